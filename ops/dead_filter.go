@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ type DeadLetterFilter struct {
 	Since, Until time.Time
 	// Events are the ids of the events, nil for any.
 	Events []int64
+	// Letters are the dead letters themselves, nil for any.
+	Letters []DeliveryRef
 	// Missing chooses stored deliveries whose event is missing from outbox_events, in place of dead letters: dead
 	// or waiting, but none that is under way. They can be listed and discarded.
 	Missing bool
@@ -45,6 +48,8 @@ func (f DeadLetterFilter) Validate() error {
 		return fmt.Errorf("%w: nothing is both since %s and until %s", ErrInvalid, f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	case strings.ContainsRune(f.Destination+f.Type+f.Fingerprint, 0):
 		return fmt.Errorf("%w: a filter contains a zero byte", ErrInvalid)
+	case slices.ContainsFunc(f.Letters, func(l DeliveryRef) bool { return strings.ContainsRune(l.Destination, 0) }):
+		return fmt.Errorf("%w: a destination contains a zero byte", ErrInvalid)
 	case f.Fingerprint != "" && !isFingerprint(f.Fingerprint):
 		return fmt.Errorf("%w: a fingerprint has twelve hexadecimal digits, such as 0a1b2c3d4e5f", ErrInvalid)
 	case f.Type != "":
@@ -58,7 +63,7 @@ func (f DeadLetterFilter) Validate() error {
 // limits reports whether the filter may exclude any letter.
 func (f DeadLetterFilter) limits() bool {
 	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 ||
-		!f.Since.IsZero() || !f.Until.IsZero() || f.Events != nil || f.Missing
+		!f.Since.IsZero() || !f.Until.IsZero() || f.Events != nil || f.Letters != nil || f.Missing
 }
 
 // validateToAct is Validate for changing actions. An empty filter may be a mistake, such as a list
@@ -139,6 +144,13 @@ func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 	}
 	if f.Events != nil {
 		q.add("d.event_id = ANY(?::bigint[])", f.Events)
+	}
+	if f.Letters != nil {
+		ids, names := make([]int64, len(f.Letters)), make([]string, len(f.Letters))
+		for i, l := range f.Letters {
+			ids[i], names[i] = l.EventID, l.Destination
+		}
+		q.conditions = append(q.conditions, fmt.Sprintf("(d.event_id, d.destination) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))", q.arg(ids), q.arg(names)))
 	}
 	if !b.to.IsZero() {
 		q.add("d.updated_at <= ?", b.to)

@@ -48,6 +48,9 @@ func TestFilters(t *testing.T) {
 		{ops.DeadLetterFilter{OlderThan: 90 * time.Minute, NewerThan: 210 * time.Minute, Destination: "mail"}, "[2 3]"},
 		{ops.DeadLetterFilter{Events: []int64{2, 4, 5, 77}}, "[4 2]"},
 		{ops.DeadLetterFilter{Events: []int64{}}, "[]"},
+		{ops.DeadLetterFilter{Letters: []ops.DeliveryRef{{EventID: 2, Destination: "mail"}, {EventID: 4, Destination: "mail"}, {EventID: 5, Destination: "mail"}, {EventID: 4, Destination: "audit"}}}, "[4 2]"},
+		{ops.DeadLetterFilter{Letters: []ops.DeliveryRef{{EventID: 1, Destination: "mail"}}, Type: "order.shipped"}, "[]"},
+		{ops.DeadLetterFilter{Letters: []ops.DeliveryRef{}}, "[]"},
 	} {
 		page, err := d.store.DeadLetters(t.Context(), c.f, ops.DeliveryRef{}, 100)
 		if err != nil || fmt.Sprint(ids(page.Letters)) != c.want {
@@ -96,6 +99,8 @@ func TestRefusedArguments(t *testing.T) {
 		{Destination: "a\x00"},
 		{All: true, Type: "*"},
 		{All: true, Events: []int64{}},
+		{All: true, Letters: []ops.DeliveryRef{}},
+		{Letters: []ops.DeliveryRef{{EventID: 1, Destination: "a\x00"}}},
 	} {
 		_, err := d.store.DeadLetters(t.Context(), f, ops.DeliveryRef{}, 1)
 		if !errors.Is(err, ops.ErrInvalid) {

@@ -93,7 +93,8 @@ var splitTypes = []struct {
 		"internal/config.fileDecoder": 4,
 	}},
 	{"a file for each page", map[string]int{
-		"internal/console.Console": 10,
+		"internal/console.Console": 3,
+		"internal/console.outbox":  10,
 	}},
 	{"a file for each section", map[string]int{
 		"internal/status.Relay":            2,

@@ -69,7 +69,7 @@ func variablesOf(config string) vars {
 		case name == "INBOX_URL":
 			env[name] = "postgres://shop:swordfish@stock.example.com:5432/stock"
 		case strings.HasSuffix(name, "_TOKEN"):
-			env[name] = "swordfish-and-swordfish"
+			env[name] = "swordfish-and-" + name
 		case strings.HasSuffix(name, "_URL"):
 			env[name] = "https://hooks.example.com/services/T000/B000/XXXX"
 		case strings.HasSuffix(name, "_SECRET"):

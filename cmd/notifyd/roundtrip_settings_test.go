@@ -328,7 +328,7 @@ database: {url: "postgres://app:${env:SECRET}@db.example.com/app?application_nam
 relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, shutdown_timeout: 1h0m4s}
 retention: {keep: 36h, batch: 5, partitions: daily}
 log: {level: debug, format: json}
-admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden}
+admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden, read_only_token: "${env:VIEWER_TOKEN}", actor_header: X-Forwarded-User, trusted_proxies: [127.0.0.1, "10.1.0.0/16"]}
 alerts: {to: [log], on: [destination, waiting], every: 6m, oldest_waiting: 0}
 routes: [{match: order.*, to: [log, webhook-1], when: 'payload.total > 100.0'}, {match: "*", to: webhook-2}]
 `

@@ -31,7 +31,7 @@ type roundTrip struct {
 func newRoundTrip(t *testing.T) *roundTrip {
 	t.Helper()
 	r := &roundTrip{t, t.TempDir(), vars{
-		"SECRET": "swordfish-and-swordfish", "WORDS": "words", "SECRET_URL": "postgres://app:swordfish@west/app", "HOST": "smtp.example.com", "ADMIN_TOKEN": strings.Repeat("swordfish", 4),
+		"SECRET": "swordfish-and-swordfish", "WORDS": "words", "SECRET_URL": "postgres://app:swordfish@west/app", "HOST": "smtp.example.com", "ADMIN_TOKEN": strings.Repeat("swordfish", 4), "VIEWER_TOKEN": strings.Repeat("swordfish", 3),
 		"SIGNING_SECRET": webhookSecret, "SIGNING_KEY": "c3dvcmRmaXNoc3dvcmRmaXNoc3dvcmRmaXNo", "SLACK_TOKEN": "xoxb-swordfish", "HOOK_URL": "https://hooks.slack.com/services/T/B/swordfish",
 		"INBOX_URL": "postgres://shop:swordfish@stock.example.com:5432/stock",
 		"NKEY_SEED": "SUAMK2FG4MI6UE3ACF3FK3OIQBCEIEZV7NSWFFEW63UXMRLFM2XLAXK4GY",

@@ -73,7 +73,7 @@ func TestConsolePage(t *testing.T) {
 			configs = append(configs, "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+st.text)
 		}
 	}
-	if len(configs) != 2 {
+	if len(configs) != 3 {
 		t.Fatalf("%d configurations", len(configs))
 	}
 	s := newStage(t, database(t), "0.0.0.0:9470", "127.0.0.1:9470")
@@ -86,9 +86,15 @@ func TestConsolePage(t *testing.T) {
 	cert, key := selfSigned(t)
 	s.write("tls/tls.crt", cert)
 	s.write("tls/tls.key", key)
-	s.run("export ADMIN_TOKEN=" + token)
+	s.run("export ADMIN_TOKEN=" + token + " VIEWER_TOKEN=viewer-" + token)
 	s.relay(configs[1])
 	s.command(step{text: "curl -skL " + link}, act{says: `(?i)<input[^>]*type="password"`})
+	s.command(step{text: "curl -skL -c cookies -b cookies -d token=viewer-" + token + " " + link + "login"}, act{says: `(?s)<span class="badge">read-only</span>.*audit`})
+	s.stop()
+
+	s = newStage(t, database(t), "127.0.0.1:9470", "127.0.0.1:9470")
+	s.relay(configs[2])
+	s.command(step{text: "curl -sf -H 'X-Forwarded-User: ann' " + link}, act{says: `(?s)>ann<.*audit`})
 	s.stop()
 }
 

@@ -69,9 +69,14 @@ type Admin struct {
 	Token handlers.Secret `yaml:"token" jsonschema_description:"Token that clients must send as 'Authorization: Bearer TOKEN', 16 characters or more. '/livez' and the short answer of '/readyz' need none."`
 	Pprof bool            `yaml:"pprof" jsonschema_description:"Serves profiles of the process at '/debug/pprof/'. Other machines need the token."`
 	// Console and the fields below configure the web console.
-	Console  bool   `yaml:"console" jsonschema_description:"Serves the web console at '/console/'. Without a token, 'listen' must be a loopback address."`
-	ReadOnly bool   `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
-	Payloads string `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
+	Console  bool `yaml:"console" jsonschema_description:"Serves the web console at '/console/'. Without a token, 'listen' must be a loopback address."`
+	ReadOnly bool `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
+	// ReadOnlyToken is the token of logins that may only look.
+	ReadOnlyToken handlers.Secret `yaml:"read_only_token" print:"set" jsonschema_description:"Second token to log in to the console with, 16 characters or more: that login shows everything and changes nothing. It opens no path but the console's."`
+	// ActorHeader and TrustedProxies name the person who acts at the console; see [Admin.Proxies].
+	ActorHeader    string   `yaml:"actor_header" print:"set" jsonschema_description:"Request header in which a proxy names the person who acts at the console, such as 'X-Forwarded-User'. The name is the actor in 'outbox_audit'." unset:"none: the actor is 'console'"`
+	TrustedProxies []string `yaml:"trusted_proxies" print:"set" jsonschema_description:"Addresses and networks of the proxies whose 'actor_header' counts, such as '127.0.0.1' or '10.1.0.0/16'. The header of any other client is ignored." kind:"list of addresses and networks"`
+	Payloads       string   `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
 }
 
 // AdminTLS are PEM files. They are read again when they change.

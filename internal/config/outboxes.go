@@ -71,14 +71,6 @@ func (o *Outboxes) validate(d *Database) error {
 	return errors.Join(errs...)
 }
 
-// checkConsole refuses the console, which shows one outbox.
-func (o *Outboxes) checkConsole(a Admin) error {
-	if o.Used() && a.Console {
-		return field.Errorf("admin.console", "shows one outbox, and there are many: leave it out, and use notifyd status and the metrics")
-	}
-	return nil
-}
-
 // Validate returns the mistakes in the outbox alone, joined, each a [*handlers.FieldError].
 func (o *Outbox) Validate() error {
 	var errs []error

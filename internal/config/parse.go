@@ -89,7 +89,7 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	line := func(path string) int { return locate(root, path).line }
 	d.validate(checkRoutes(c.Routes, "routes", names, line), root, "")
 	d.compileFilters(root, c.Routes, "routes")
-	d.validate(errors.Join(c.Outboxes.validate(&c.Database), c.Outboxes.checkConsole(c.Admin)), root, "")
+	d.validate(c.Outboxes.validate(&c.Database), root, "")
 	if !d.partial.leavesOut("destinations") {
 		for i := range c.Outboxes.List {
 			o, at := &c.Outboxes.List[i], fmt.Sprintf("outboxes.list.%d", i)

@@ -2,8 +2,12 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,17 +57,96 @@ func (a Admin) validate() error {
 	if a.TLS.CertFile == "" && a.TLS.KeyFile != "" {
 		errs = append(errs, field.Errorf("admin.tls.cert_file", "missing: key_file needs its certificate"))
 	}
-	token := a.Token.Reveal()
-	if token != "" && len(token) < minToken {
-		errs = append(errs, field.Errorf("admin.token", "is shorter than %d characters: create one with `openssl rand -hex 32`", minToken))
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		errs = append(errs, field.Errorf("admin.token", "has characters that a header cannot carry: use letters and digits"))
-	}
-	if a.Pprof && token == "" && !a.Local() {
+	errs = append(errs, checkToken("admin.token", a.Token), checkToken("admin.read_only_token", a.ReadOnlyToken))
+	if a.Pprof && a.Token.IsZero() && !a.Local() {
 		errs = append(errs, field.Errorf("admin.pprof", "profiles show memory, and admin.listen is reachable from other machines: set admin.token, or listen on 127.0.0.1"))
 	}
-	return errors.Join(append(errs, a.checkConsole())...)
+	return errors.Join(append(errs, a.checkConsole(), a.checkReadOnlyToken(), a.checkActor())...)
+}
+
+func checkToken(path string, token handlers.Secret) error {
+	text := token.Reveal()
+	switch {
+	case text == "":
+		return nil
+	case len(text) < minToken:
+		return field.Errorf(path, "is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
+	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return field.Errorf(path, "has characters that a header cannot carry: use letters and digits")
+	}
+	return nil
+}
+
+// checkReadOnlyToken refuses a token without effect: one without the other token would be no restriction.
+func (a Admin) checkReadOnlyToken() error {
+	const path = "admin.read_only_token"
+	switch {
+	case a.ReadOnlyToken.IsZero():
+		return nil
+	case a.Token.IsZero():
+		return field.Errorf(path, "needs admin.token: without it every client of the console may act")
+	case a.ReadOnlyToken.Reveal() == a.Token.Reveal():
+		return field.Errorf(path, "is admin.token, whose logins may act: create another one with `openssl rand -hex 32`")
+	case !a.Console:
+		return field.Errorf(path, "has no effect without admin.console")
+	}
+	return nil
+}
+
+// headerName is a request header that a proxy may set. A name with an underscore would be confused with one with a hyphen.
+var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+
+// checkActor checks the header that names the actor, and the proxies that may set it.
+func (a Admin) checkActor() error {
+	const path = "admin.actor_header"
+	secret := slices.ContainsFunc([]string{"Authorization", "Proxy-Authorization", "Cookie"}, func(name string) bool { return strings.EqualFold(name, a.ActorHeader) })
+	switch {
+	case a.ActorHeader == "" && len(a.TrustedProxies) == 0:
+		return nil
+	case a.ActorHeader == "":
+		return field.Errorf("admin.trusted_proxies", "has no effect without admin.actor_header, such as X-Forwarded-User")
+	case !headerName.MatchString(a.ActorHeader):
+		return field.Errorf(path, "must be the name of a header, of letters, digits and hyphens, such as X-Forwarded-User")
+	case secret:
+		return field.Errorf(path, "%s holds a secret, which would go into the audit: name the header with the person's name, such as X-Forwarded-User", a.ActorHeader)
+	case !a.Console:
+		return field.Errorf(path, "has no effect without admin.console")
+	case len(a.TrustedProxies) == 0:
+		return field.Errorf(path, "needs admin.trusted_proxies: any client may send the header")
+	}
+	var errs []error
+	for i, text := range a.TrustedProxies {
+		if _, err := parseProxy(text); err != nil {
+			errs = append(errs, field.Errorf(fmt.Sprintf("admin.trusted_proxies.%d", i), "%w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Proxies are the networks of TrustedProxies.
+func (a Admin) Proxies() (all []netip.Prefix) {
+	for _, text := range a.TrustedProxies {
+		if p, err := parseProxy(text); err == nil { // validate has reported the others
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// parseProxy reads an address or a network.
+func parseProxy(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		addr = addr.Unmap()
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil || p.Addr().Is4In6():
+		return netip.Prefix{}, errors.New("must be an address or a network, such as 127.0.0.1 or 10.1.0.0/16")
+	case p.Bits() == 0:
+		return netip.Prefix{}, errors.New("trusts every client: name the addresses of the proxies")
+	}
+	return p.Masked(), nil
 }
 
 // checkConsole keeps a console without a token on this machine.

@@ -21,13 +21,11 @@ func TestReplayTellsWhatBecame(t *testing.T) {
 	for i := range 4 {
 		ids = append(ids, fmt.Sprint(s.dead("order.placed", "mail", fmt.Sprintf("550 no user %d", i))))
 	}
-	errorGroup := query[string](s, `SELECT DISTINCT error_fingerprint FROM outbox_deliveries`)
-	group := Path + "dead/group?" + url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}}.Encode()
 	// A destination that refuses a replayed event again, within the same transaction.
 	s.exec(`CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF NEW.event_id = 1 THEN NEW.state := 'dead'; NEW.last_error := 'still no user'; END IF; RETURN NEW; END $$;
 		CREATE TRIGGER again BEFORE UPDATE ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION again()`)
-	a := s.post(group, Path+"dead/replay", url.Values{"destination": {"mail"}, "chosen": {"yes"}, "event": ids[:3], "rate": {"1000"}})
+	a := s.post("", Path+"dead/replay", url.Values{"destination": {"mail"}, "event": ids[:3], "rate": {"1000"}})
 	if a.code != http.StatusSeeOther {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)
 	}
@@ -52,7 +50,7 @@ func TestReplayIsStopped(t *testing.T) {
 	for range 5 {
 		s.dead("order.placed", "mail", "550 no user")
 	}
-	begun, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0.001)
+	begun, err := s.outbox.start(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, ops.BulkAction{Actor: consoleActor, Reason: "", Rate: 0.001})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +80,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	s.dead("order.placed", "mail", "550 no user")
 	var first *replay
 	for i := range replaysRunning + 1 {
-		r, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0.000001)
+		r, err := s.outbox.start(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, ops.BulkAction{Actor: consoleActor, Reason: "", Rate: 0.000001})
 		if full := i == replaysRunning; (err != nil) != full {
 			// Those that found nothing left to replay have ended.
 			t.Logf("replay %d: %v", i, err)
@@ -91,13 +89,13 @@ func TestReplaysAreBounded(t *testing.T) {
 			first = r
 		}
 	}
-	s.console.replays.end()
+	s.outbox.replays.end()
 	select {
 	case <-first.over:
 	default:
 		t.Error("the first is still under way")
 	}
-	if _, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, "", 0); err == nil {
+	if _, err := s.outbox.start(t.Context(), ops.DeadLetterFilter{Destination: "mail"}, ops.BulkAction{Actor: consoleActor, Reason: "", Rate: 0}); err == nil {
 		t.Error("a replay begins after the end")
 	}
 }
@@ -169,7 +167,7 @@ func TestBytesAreShown(t *testing.T) {
 // TestHiddenPayloadsAreNotEdited, nor shown for that.
 func TestHiddenPayloadsAreNotEdited(t *testing.T) {
 	t.Parallel()
-	s := serve(t, func(c *Config) { c.HidePayloads = true })
+	s := serve(t, func(c *setup) { c.HidePayloads = true })
 	id := s.dead("order.placed", "mail", "550 no")
 	event := fmt.Sprintf("%sevents/%d", Path, id)
 	if page := s.get(event); strings.Contains(page, `name="payload"`) {
@@ -187,7 +185,7 @@ func TestChartsFillWithoutViewers(t *testing.T) {
 	s.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'), ('b', '2')`)
 	deadline := time.After(patience)
 	for {
-		snap, changed := s.console.sampler.next()
+		snap, changed := s.outbox.sampler.next()
 		if n := len(snap.points); n > 0 && snap.points[n-1].waiting >= 0 {
 			break
 		}

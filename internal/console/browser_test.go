@@ -21,6 +21,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -145,7 +146,12 @@ func furnish(s *site) (event int64) {
 		SELECT 'order.placed', '{"order": 1}', 'done', now() - i * interval '1 ms', now(), 'order', i::text FROM generate_series(1, 60) i`)
 	s.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.paid', '1' FROM generate_series(1, 12)`)
 	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, details) VALUES ($1, 'replay', 'anna@ops', '{"reason": "fixed"}')`, event)
+	s.alive("v1.0.0")
 	s.relay.mu.Lock()
+	s.relay.stats.Listener = &observe.ListenerStats{Listening: true}
+	s.relay.steady = 3
+	s.relay.stats.Destinations[1].State = observe.BreakerOpen
+	s.relay.stats.Destinations[1].Trouble = observe.Trouble{DownSince: time.Now().Add(-12 * time.Minute), NextProbe: time.Now().Add(time.Minute)}
 	s.relay.stats.Destinations[0].Pace = 23 * time.Millisecond
 	s.relay.stats.Destinations[0].Report = &delivery.Report{Connected: true}
 	s.relay.mu.Unlock()
@@ -158,9 +164,9 @@ func furnish(s *site) (event int64) {
 		lane = append(lane, lp)
 		points = append(points, point{lp.delivered, lp.failed, 500 + 400*math.Cos(x), latency{0.008 + 0.002*math.Sin(x), 0.05 + 0.02*math.Sin(2*x)}})
 	}
-	s.console.sampler.mu.Lock()
-	s.console.sampler.last.points, s.console.sampler.last.lanes = points, map[string][]lanePoint{"mail": lane}
-	s.console.sampler.mu.Unlock()
+	s.outbox.sampler.mu.Lock()
+	s.outbox.sampler.last.points, s.outbox.sampler.last.lanes = points, map[string][]lanePoint{"mail": lane}
+	s.outbox.sampler.mu.Unlock()
 	return event
 }
 
@@ -170,7 +176,7 @@ func (s *site) replayed() string {
 	for range 3 {
 		s.dead("order.refunded", "mail", "550 mailbox is full")
 	}
-	begun, err := s.console.begin(s.Context(), ops.DeadLetterFilter{Destination: "mail", Type: "order.refunded"}, "it is empty now", 50)
+	begun, err := s.outbox.start(s.Context(), ops.DeadLetterFilter{Destination: "mail", Type: "order.refunded"}, ops.BulkAction{Actor: consoleActor, Reason: "it is empty now", Rate: 50})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -187,7 +193,7 @@ func (s *site) replayed() string {
 func TestPagesInABrowser(t *testing.T) {
 	t.Parallel()
 	b := openTab(t)
-	s := serve(t, func(c *Config) { c.Token = token("right") })
+	s := serve(t, func(c *setup) { c.Token = token("right") })
 	event := furnish(s)
 	replayed := s.replayed()
 	axe := findAxe(t)
@@ -201,7 +207,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"waiting", "events?state=waiting"},
 		{"event", fmt.Sprintf("events/%d", event)},
 		{"dead", "dead"},
-		{"group", "dead/group?destination=mail&fingerprint=" + errorGroup},
+		{"paused", "?done=paused"},
+		{"group", "dead?destination=mail&fingerprint=" + errorGroup},
 		{"replay", "dead/replays?id=" + replayed},
 		{"relays", "relays"},
 	}
@@ -212,6 +219,11 @@ func TestPagesInABrowser(t *testing.T) {
 		b.look(view.scheme, view.width)
 		for _, p := range paths {
 			where := view.name + "-" + p.name
+			if p.name == "paused" { // the last of the live pages that changes, for good
+				s.exec(`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES ('mail', 'ann@example.com', 'moving the server') ON CONFLICT DO NOTHING`)
+				s.relay.set("mail", true)
+				s.outbox.sampler.sampleNow()
+			}
 			if p.name == "login" {
 				if view.name != "light" {
 					continue
@@ -224,7 +236,7 @@ func TestPagesInABrowser(t *testing.T) {
 				continue
 			}
 			b.run(chromedp.Navigate(s.server.URL+Path+p.path), chromedp.WaitVisible("main"))
-			if p.name == "overview" || strings.HasPrefix(p.name, "destination") || p.name == "replay" {
+			if p.name == "overview" || p.name == "paused" || strings.HasPrefix(p.name, "destination") || p.name == "replay" {
 				b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
 			}
 			b.check(where, axe)
@@ -327,8 +339,11 @@ func TestReplayInABrowser(t *testing.T) {
 	b.run(chromedp.Navigate(s.server.URL+Path), chromedp.WaitVisible("#live-toggle"))
 	b.run(chromedp.Click("#live-toggle"), chromedp.Click(`.notes a[href*="dead?"]`), chromedp.WaitVisible("h1"))
 	b.awaits(`document.title.startsWith('Dead letters')`)
-	b.run(chromedp.Click(`tbody a`), chromedp.WaitVisible("#rr-group"))
-	b.run(chromedp.SendKeys("#rr-group", "fixed\r"), chromedp.WaitVisible(".counts"))
+	b.run(chromedp.Click(`tbody a`))
+	b.awaits(`location.search.includes('fingerprint=')`)
+	b.run(chromedp.WaitVisible("#w-all"), chromedp.Click("#w-all"), chromedp.Click(`button[value="replay"]`), chromedp.WaitVisible("#c-reason"))
+	b.awaits(`document.getElementById('b-confirm').textContent === 'Replay 1'`)
+	b.run(chromedp.SendKeys("#c-reason", "fixed\r"), chromedp.WaitVisible(".counts"))
 	b.awaits(`document.querySelector('h2').textContent === '1 of 1 replayed for mail'`)
 	if got := query[string](s, `SELECT state || ' ' || (SELECT details->>'reason' FROM outbox_audit) FROM outbox_deliveries`); got != "retry fixed" {
 		t.Errorf("the delivery is %s", got)
@@ -357,12 +372,17 @@ func TestHandsInABrowser(t *testing.T) {
 	b.shot("hover")
 
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE event_id = 1 AND destination = 'mail'`)
-	b.run(chromedp.Navigate(s.server.URL+Path+"dead/group?destination=mail&fingerprint="+errorGroup), chromedp.WaitVisible("form.chosen"))
+	b.run(chromedp.Navigate(s.server.URL+Path+"dead?destination=mail&fingerprint="+errorGroup), chromedp.WaitVisible("form.chosen"))
 	b.awaits(`/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(document.querySelector('time').title) && document.querySelector('time').textContent.endsWith('ago')`)
-	b.run(chromedp.Click(`input[value="1"]`), chromedp.Click(`input[value="3"]`))
-	b.awaits(`document.querySelector('form.chosen button').textContent === 'Replay 2'`)
+	b.run(chromedp.Click(".choose-all"))
+	b.awaits(`[...document.querySelectorAll('input[name=letter]')].every((e) => e.checked)`)
+	b.run(chromedp.Click("#w-page"), chromedp.Click(".choose-all"), chromedp.Click(`input[value="1 mail"]`), chromedp.Click(`input[value="3 mail"]`))
+	b.awaits(`document.querySelector('label[for=w-chosen]').textContent === 'the chosen ones: 2' && document.getElementById('w-chosen').checked && document.querySelector('.choose-all').indeterminate`)
 	b.shot("chosen")
-	b.run(chromedp.Click(`form.chosen button`), chromedp.WaitVisible(".counts"))
+	b.run(chromedp.Click(`button[value="replay"]`), chromedp.WaitVisible("#b-confirm"))
+	b.awaits(`document.getElementById('b-confirm').textContent === 'Replay 2'`)
+	b.check("confirm", findAxe(t))
+	b.run(chromedp.Click("#b-confirm"), chromedp.WaitVisible(".counts"))
 	b.awaits(`document.querySelector('h2').textContent === '2 of 2 replayed for mail'`)
 	if got := query[string](s, `SELECT string_agg(event_id::text, ' ' ORDER BY event_id) FROM outbox_deliveries WHERE replays = 1`); got != "1 3" {
 		t.Errorf("replayed: %s", got)

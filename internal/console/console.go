@@ -15,8 +15,11 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
-	"sync/atomic"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,18 +71,30 @@ type Database struct {
 	DeleteEvents bool
 }
 
-// Config is the content and the rights of a console.
-type Config struct {
+// Outbox is what a console shows of one outbox.
+type Outbox struct {
 	Relay  Watched
 	Pauser Pauser
 	// Router shows the destinations of an event of a queue that was not tried yet; nil
 	// where the routes are not known.
 	Router Router
+	// Trouble returns why the outbox is not relayed, nil if it is; a nil function means that it always is.
+	Trouble func() error
 	// Database is the first database; see [Console.Use].
 	Database Database
+}
+
+// Config is the content and the rights of a console.
+type Config struct {
+	// Many means that outboxes have names, and separate pages. Otherwise the only outbox has the name "".
+	Many bool
 	// Token verifies logins. Nil admits every request that uses a loopback name for
 	// the server, and no other.
 	Token Verifier
+	// ReadOnlyToken verifies logins that may look and not act; nil for none. It needs a Token.
+	ReadOnlyToken Verifier
+	// Actor names the person behind a request.
+	Actor ActorHeader
 	// ReadOnly refuses every action.
 	ReadOnly bool
 	// HidePayloads hides the payloads of events.
@@ -89,59 +104,147 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Console is an http.Handler for [Path] and all paths below. The pages have
+// Console is an http.Handler for [Path] and all paths below. The pages of an outbox exist after Add, and have
 // figures while Run runs. It is safe for concurrent use.
 type Console struct {
 	cfg     Config
-	tables  atomic.Pointer[tables] // a request loads it once, and keeps the loaded value
-	sampler *sampler
 	door    door
 	origins http.CrossOriginProtection // refuses forms of other sites
 	pages   map[string]*template.Template
 	mux     *http.ServeMux
-	ended   chan struct{} // closed when Run ends: streams end then
-	replays replays
+	base    string // pattern of the paths of an outbox
+
+	mu       sync.Mutex // guards the fields below
+	outboxes map[string]*outbox
+	running  context.Context //nolint:containedctx // of Run; nil before
 }
 
 //go:embed templates static
 var files embed.FS
 
-// New returns a console. It queries nothing yet.
+// New returns a console without an outbox.
 func New(cfg Config) (*Console, error) {
 	pages, err := parsePages()
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{})}
-	c.door.console = c
-	if err := c.Use(cfg.Database); err != nil {
-		return nil, err
+	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), base: Path, outboxes: make(map[string]*outbox)}
+	if cfg.Many {
+		c.base = Path + "outbox/{outbox}/"
 	}
-	c.sampler = newSampler(cfg.Relay, func(ctx context.Context) (latency, error) { return c.tables.Load().latency(ctx) })
+	c.door.console = c
 	c.routes()
 	return c, nil
 }
 
-// Use switches all later requests to another database. Requests that have begun
-// still use the previous one: pgxpool.Pool.Close waits for them.
-func (c *Console) Use(db Database) error {
-	client, err := ops.New(bounded{db.Pool}, ops.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
-	if err != nil {
-		return fmt.Errorf("console: %w", err)
+// Add begins to show an outbox, whose name must be new. It queries nothing yet.
+func (c *Console) Add(name string, from Outbox) error {
+	o := newOutbox(c, name, from)
+	if err := o.use(from.Database); err != nil {
+		return err
 	}
-	c.tables.Store(&tables{Database: db, client: client})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.outboxes[name] = o
+	if c.running != nil {
+		o.begin(c.running)
+	}
 	return nil
 }
 
-// Run samples the relay until ctx ends, and then ends the streams of all viewers,
-// and replays that are under way. It is called once.
-func (c *Console) Run(ctx context.Context) {
-	defer c.replays.end()
-	defer close(c.ended)
-	c.sampler.run(ctx)
+// Use switches all later requests for an outbox to another database. Requests that have begun
+// still use the previous one: pgxpool.Pool.Close waits for them.
+func (c *Console) Use(name string, db Database) error {
+	o := c.outbox(name)
+	if o == nil {
+		return fmt.Errorf("console: no outbox %q", name)
+	}
+	return o.use(db)
 }
 
-// routes maps paths to pages. Those of act change state.
+// Remove ends the pages of an outbox, the streams of its viewers and its replays that are under way.
+func (c *Console) Remove(name string) {
+	c.mu.Lock()
+	o := c.outboxes[name]
+	delete(c.outboxes, name)
+	c.mu.Unlock()
+	if o != nil {
+		o.end()
+	}
+}
+
+// outbox returns the named outbox; nil for an unknown name.
+func (c *Console) outbox(name string) *outbox {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.outboxes[name]
+}
+
+// all returns the outboxes, in the order of their names.
+func (c *Console) all() (all []*outbox) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.outboxes)) {
+		all = append(all, c.outboxes[name])
+	}
+	return all
+}
+
+// Run samples the relays until ctx ends, and then ends the streams of all viewers,
+// and replays that are under way. It is called once.
+func (c *Console) Run(ctx context.Context) {
+	c.mu.Lock()
+	c.running = ctx
+	for _, o := range c.outboxes {
+		o.begin(ctx)
+	}
+	c.mu.Unlock()
+	<-ctx.Done()
+	var ending sync.WaitGroup
+	for _, o := range c.all() {
+		ending.Go(o.end)
+	}
+	ending.Wait()
+}
+
+// outboxPage serves a page of an outbox, or an action on it, to an authorized viewer. Its error is shown.
+type outboxPage func(o *outbox, w http.ResponseWriter, r *http.Request, v viewer) error
+
+// views are the pages of an outbox that change nothing, by path.
+func views() map[string]outboxPage {
+	return map[string]outboxPage{
+		"{$}":           (*outbox).overview,
+		"destinations":  (*outbox).destinations,
+		"destination":   (*outbox).destination,
+		"position":      (*outbox).position,
+		"position/plan": (*outbox).plan,
+		"events":        (*outbox).events,
+		"events/{id}":   (*outbox).event,
+		"dead":          (*outbox).dead,
+		"dead/replays":  (*outbox).showReplay,
+		"relays":        (*outbox).relays,
+		"live/{page}":   (*outbox).live,
+	}
+}
+
+// actions are the forms of an outbox that change something, by path. A viewer who may only look can use none of them.
+func actions() map[string]outboxPage {
+	return map[string]outboxPage{
+		"destinations/pause":  (*outbox).pause,
+		"destinations/resume": (*outbox).resume,
+		"position/seek":       (*outbox).seek,
+		"position/replay":     (*outbox).replayRange,
+		"position/stop":       (*outbox).stopRange,
+		"events/edit":         (*outbox).edit,
+		"events/retry":        (*outbox).retry,
+		"dead/confirm":        (*outbox).confirm, // changes nothing by itself
+		"dead/replay":         (*outbox).replay,
+		"dead/replays/stop":   (*outbox).stopReplay,
+		"dead/discard":        (*outbox).discard,
+	}
+}
+
+// routes maps paths to pages.
 func (c *Console) routes() {
 	inside := c.door.inside
 	static, err := fs.Sub(files, "static")
@@ -152,33 +255,31 @@ func (c *Console) routes() {
 	c.mux.HandleFunc("GET "+Path+"login", c.door.showLogin)
 	c.mux.HandleFunc("POST "+Path+"login", c.door.login)
 	c.mux.Handle("POST "+Path+"logout", inside(c.door.logout))
-
-	c.mux.Handle("GET "+Path+"{$}", inside(c.overview))
-	c.mux.Handle("GET "+Path+"destinations", inside(c.destinations))
-	c.mux.Handle("GET "+Path+"destination", inside(c.destination))
-	c.mux.Handle("GET "+Path+"position", inside(c.position))
-	c.mux.Handle("GET "+Path+"position/plan", inside(c.plan))
-	c.mux.Handle("GET "+Path+"events", inside(c.events))
-	c.mux.Handle("GET "+Path+"events/{id}", inside(c.event))
-	c.mux.Handle("GET "+Path+"dead", inside(c.dead))
-	c.mux.Handle("GET "+Path+"dead/group", inside(c.group))
-	c.mux.Handle("GET "+Path+"dead/replays", inside(c.showReplay))
-	c.mux.Handle("GET "+Path+"relays", inside(c.relays))
-	c.mux.Handle("GET "+Path+"live/{page}", inside(c.live))
-
-	c.mux.Handle("POST "+Path+"destinations/pause", inside(c.act(c.pause)))
-	c.mux.Handle("POST "+Path+"destinations/resume", inside(c.act(c.resume)))
-	c.mux.Handle("POST "+Path+"position/seek", inside(c.act(c.seek)))
-	c.mux.Handle("POST "+Path+"position/replay", inside(c.act(c.replayRange)))
-	c.mux.Handle("POST "+Path+"position/stop", inside(c.act(c.stopRange)))
-	c.mux.Handle("POST "+Path+"events/edit", inside(c.act(c.edit)))
-	c.mux.Handle("POST "+Path+"events/retry", inside(c.act(c.retry)))
-	c.mux.Handle("POST "+Path+"dead/replay", inside(c.act(c.replay)))
-	c.mux.Handle("POST "+Path+"dead/replays/stop", inside(c.act(c.stopReplay)))
-	c.mux.Handle("POST "+Path+"dead/discard", inside(c.act(c.discard)))
-	c.mux.Handle(Path, inside(func(http.ResponseWriter, *http.Request, session) error {
+	if c.cfg.Many {
+		c.mux.Handle("GET "+Path+"{$}", inside(c.list))
+		c.mux.Handle("GET "+Path+"switch", inside(c.change))
+	}
+	for path, page := range views() {
+		c.mux.Handle("GET "+c.base+path, inside(c.of(page)))
+	}
+	for path, page := range actions() {
+		c.mux.Handle("POST "+c.base+path, inside(c.act(c.of(page))))
+	}
+	c.mux.Handle(Path, inside(func(http.ResponseWriter, *http.Request, viewer) error {
 		return notFound("There is no such page.")
 	}))
+}
+
+// of serves a page of the outbox that the path names.
+func (c *Console) of(page outboxPage) handler {
+	return func(w http.ResponseWriter, r *http.Request, v viewer) error {
+		o := c.outbox(r.PathValue("outbox"))
+		if o == nil {
+			return notFound("There is no such outbox.")
+		}
+		o.touch()
+		return page(o, w, r, v)
+	}
 }
 
 // ServeHTTP implements http.Handler.
@@ -202,11 +303,11 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := c.origins.Check(r); err != nil {
-		c.fail(w, r, "", forbidden("The request comes from a page of another site: "+err.Error()+"."))
+		c.fail(w, r, viewer{}, forbidden("The request comes from a page of another site: "+err.Error()+"."))
 		return
 	}
 	limit := int64(maxForm)
-	if r.URL.Path == Path+"events/edit" {
+	if strings.HasSuffix(r.URL.Path, "/events/edit") {
 		limit = maxEditForm
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, limit)
@@ -216,23 +317,37 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // page is the data of every template.
 type page struct {
 	Title    string
-	Nav      string // the entry of the menu
-	Live     string // the stream of updates, "" for none
+	Base     string   // the path of the outbox; "" for a page of none
+	Outbox   string   // its name, "" for the only one
+	Outboxes []string // all names, for the switcher; nil for none
+	Nav      string   // the entry of the menu
+	Live     string   // the stream of updates, "" for none
 	Version  string
 	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
+	Actor    string // the name under which actions are recorded; "" if a proxy has named none
 	Done     string // the last action, in a sentence
 	At       time.Time
 	Body     any
 }
 
-// newPage fills in the fields of all pages.
-func (c *Console) newPage(title, nav string, s session, body any) page {
-	return page{
-		Title: title, Nav: nav, Version: c.cfg.Version, LoggedIn: s != "",
-		ReadOnly: c.cfg.ReadOnly, At: time.Now(), Body: body,
+// newPage fills in the fields of all pages. The outbox is nil for a page of none.
+func (c *Console) newPage(o *outbox, title, nav string, v viewer, body any) page {
+	p := page{
+		Title: title, Nav: nav, Version: c.cfg.Version, LoggedIn: v.session != "",
+		ReadOnly: c.readOnly(v), Actor: v.actor, At: time.Now(), Body: body,
 	}
+	if o != nil {
+		p.Base, p.Outbox = o.base, o.name
+		if c.cfg.Many {
+			p.Outboxes = c.names()
+		}
+	}
+	return p
 }
+
+// readOnly reports whether the viewer may only look.
+func (c *Console) readOnly(v viewer) bool { return c.cfg.ReadOnly || v.readOnly }
 
 // render writes a page, whole or not at all.
 func (c *Console) render(w http.ResponseWriter, code int, name string, p page) error {
@@ -259,13 +374,13 @@ func badRequest(text string) error { return failure{http.StatusBadRequest, text}
 func forbidden(text string) error  { return failure{http.StatusForbidden, text} }
 
 // fail shows an error. Details for the operator only are logged.
-func (c *Console) fail(w http.ResponseWriter, r *http.Request, s session, err error) {
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err error) {
 	f, known := errors.AsType[failure](err)
 	if !known {
 		f = explain(err)
-		c.cfg.Log.WarnContext(r.Context(), "the console cannot answer", "path", r.URL.Path, "err", err)
+		c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 	}
-	if err := c.render(w, f.code, "error", c.newPage(http.StatusText(f.code), "", s, f.text)); err != nil {
+	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, f.text)); err != nil {
 		http.Error(w, f.text, f.code)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -80,6 +81,18 @@ func (t *tables) latency(ctx context.Context) (latency, error) {
 		return latency{math.NaN(), math.NaN()}, nil
 	}
 	return latency{*median, *p99}, nil
+}
+
+// alive returns the state of the tables, and the relays that are alive: see store.ReadLive.
+func (t *tables) alive(ctx context.Context) (state outboxsql.State, relays []store.RelaySession, err error) {
+	err = t.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		if state, err = outboxsql.ReadState(ctx, conn, t.Schema); err != nil {
+			return err
+		}
+		relays, err = store.ReadLive(ctx, conn, t.Schema, state.Mode)
+		return err
+	})
+	return state, relays, err
 }
 
 // explain returns the cure of an error of the database. The text of the error

@@ -3,9 +3,12 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,10 +16,10 @@ import (
 )
 
 const (
-	// actor is the name of console users in the audit.
-	actor = "console"
-	// groupsShown and lettersShown bound a page.
-	groupsShown, lettersShown = 200, 50
+	// groupsShown and lettersShown bound a page, and groupsAsked the page that asks for a confirmation.
+	groupsShown, lettersShown, groupsAsked = 200, 50, 20
+	// lettersChosen bounds a form.
+	lettersChosen = 1000
 	// actionTimeout bounds a discard. Letters that were discarded by then stay so, and
 	// the page shows how many are left.
 	actionTimeout = 20 * time.Second
@@ -24,10 +27,18 @@ const (
 	answerTimeout = actionTimeout + 10*time.Second
 )
 
+// deadBody is the page of dead letters: those that the filter chooses.
 type deadBody struct {
-	Destination, Type string
-	Groups            []groupRow
-	More              bool
+	ops.DeadLetterFilter
+
+	Destinations []string // to choose from
+	Groups       []groupRow
+	More         bool // there are more groups
+	Letters      []letterRow
+	// Count is the number of letters that the filter chooses; -1 where they could not be counted.
+	Count int64
+	Next  string
+	First string // the first page; "" on it
 }
 
 type groupRow struct {
@@ -35,82 +46,161 @@ type groupRow struct {
 	Link string
 }
 
-func (c *Console) dead(w http.ResponseWriter, r *http.Request, s session) error {
-	f, err := filterOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	groups, err := c.tables.Load().client.DeadLetterGroups(r.Context(), f, groupsShown+1)
-	if err != nil {
-		return err
-	}
-	b := deadBody{Destination: f.Destination, Type: f.Type, More: len(groups) > groupsShown}
-	b.Groups = groupRows(groups[:min(len(groups), groupsShown)])
-	p := c.newPage("Dead letters", "dead", s, b)
-	p.Done = doneText(r.URL.Query())
-	return c.render(w, http.StatusOK, "dead", p)
+type letterRow struct {
+	ops.DeadLetter
+	Value string // in forms
 }
 
-func groupRows(groups []ops.DeadLetterGroup) (rows []groupRow) {
+// dead shows the dead letters that match a filter: as groups of the same error, and each.
+func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
+	q, client := r.URL.Query(), o.tables.Load().client
+	f, err := filterOf(q)
+	if err != nil {
+		return err
+	}
+	f.Events = nil
+	var after ops.DeliveryRef
+	if q.Has("after") {
+		if after, err = letterOf(q.Get("after")); err != nil {
+			return err
+		}
+	}
+	b := deadBody{DeadLetterFilter: f, Count: -1, Destinations: o.deadDestinations(r.Context(), f.Destination)}
+	if q.Has("after") {
+		b.First = o.base + "dead?" + queryOf(f).Encode()
+	} else if f.Fingerprint == "" {
+		groups, err := client.DeadLetterGroups(r.Context(), f, groupsShown+1)
+		if err != nil {
+			return err
+		}
+		b.More = len(groups) > groupsShown
+		b.Groups = o.groupRows(groups[:min(len(groups), groupsShown)])
+	}
+	list, err := client.DeadLetters(r.Context(), f, after, lettersShown)
+	if err != nil {
+		return err
+	}
+	for _, l := range list.Letters {
+		b.Letters = append(b.Letters, letterRow{l, letterValue(l.DeliveryRef)})
+	}
+	if counted, err := client.ReplayDeadLetters(r.Context(), allOf(f), ops.BulkAction{DryRun: true}); err == nil {
+		b.Count = counted.Matched // the page works without it, as with millions of letters
+	}
+	if list.Next != nil {
+		next := queryOf(f)
+		next.Set("after", letterValue(*list.Next))
+		b.Next = o.base + "dead?" + next.Encode()
+	}
+	p := o.newPage("Dead letters", "dead", v, b)
+	p.Done = doneText(q)
+	return o.render(w, http.StatusOK, "dead", p)
+}
+
+// deadDestinations returns the names to choose from: of this relay, and those with dead letters.
+func (o *outbox) deadDestinations(ctx context.Context, chosen string) (names []string) {
+	s := o.sampler.now(ctx)
+	names = s.configured()
+	for _, d := range s.reading.backlog.Destinations {
+		if d.Dead.N > 0 {
+			names = append(names, d.Name)
+		}
+	}
+	if chosen != "" {
+		names = append(names, chosen)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (o *outbox) groupRows(groups []ops.DeadLetterGroup) (rows []groupRow) {
 	for _, g := range groups {
-		rows = append(rows, groupRow{g, Path + "dead/group?" + queryOf(ops.DeadLetterFilter{
+		rows = append(rows, groupRow{g, o.base + "dead?" + queryOf(ops.DeadLetterFilter{
 			Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint,
 		}).Encode()})
 	}
 	return rows
 }
 
-type groupBody struct {
+// confirmBody is the page that states what an action on several dead letters will do.
+type confirmBody struct {
 	ops.DeadLetterFilter
-	Letters []ops.DeadLetter
-	// Count is the number of letters in the group; -1 where it could not be counted.
-	Count int64
-	Next  string
-	First bool
+
+	Discard bool
+	Count   int64
+	Values  []string // of the chosen letters; nil for all that the filter chooses
+	Groups  []groupRow
+	More    bool // there are more groups
+	Back    string
 }
 
-// group shows the letters of a group, and the actions for all of them.
-func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error {
-	q := r.URL.Query()
-	f, err := filterOf(q)
+// confirm asks for a confirmation of an action on several dead letters. It changes nothing.
+func (o *outbox) confirm(w http.ResponseWriter, r *http.Request, v viewer) error {
+	form := r.PostForm
+	back, err := filterOf(form)
 	if err != nil {
 		return err
 	}
-	if f.Destination == "" || f.Fingerprint == "" {
-		return badRequest("A group has a destination and a fingerprint.")
+	b := confirmBody{DeadLetterFilter: back, Discard: form.Get("do") == "discard", Back: o.base + "dead?" + queryOf(back).Encode()}
+	form.Del("all")
+	switch form.Get("which") {
+	case "page":
+		form["letter"] = form["shown"]
+	case "all":
+		form.Del("letter")
+		form.Set("all", "yes")
 	}
-	var after ops.DeliveryRef
-	if q.Has("after") {
-		if after.EventID, err = parseID(q.Get("after")); err != nil {
-			return err
-		}
-		after.Destination = f.Destination
-	}
-	list, err := c.tables.Load().client.DeadLetters(r.Context(), f, after, lettersShown)
+	b.Values = form["letter"]
+	f, err := chosen(form)
 	if err != nil {
 		return err
 	}
-	b := groupBody{DeadLetterFilter: f, Letters: list.Letters, First: !q.Has("after"), Count: -1}
-	if b.First {
-		if counted, err := c.tables.Load().client.ReplayDeadLetters(r.Context(), f, ops.BulkAction{DryRun: true}); err == nil {
-			b.Count = counted.Matched // the page works without it, as with millions of letters
-		}
+	client := o.tables.Load().client
+	counted, err := client.ReplayDeadLetters(r.Context(), f, ops.BulkAction{DryRun: true})
+	if err != nil {
+		return err
 	}
-	if list.Next != nil {
-		next := queryOf(f)
-		next.Set("after", strconv.FormatInt(list.Next.EventID, 10))
-		b.Next = Path + "dead/group?" + next.Encode()
+	if b.Count = counted.Matched; b.Count == 0 {
+		return failure{http.StatusConflict, "These dead letters are gone: another person has replayed or discarded them."}
 	}
-	p := c.newPage("Dead letters of "+f.Destination, "dead", s, b)
-	p.Done = doneText(q)
-	return c.render(w, http.StatusOK, "group", p)
+	f.All = false // an empty filter lists all
+	groups, err := client.DeadLetterGroups(r.Context(), f, groupsAsked+1)
+	if err != nil {
+		return err
+	}
+	b.More = len(groups) > groupsAsked
+	b.Groups = o.groupRows(groups[:min(len(groups), groupsAsked)])
+	title := "Replay dead letters"
+	if b.Discard {
+		title = "Discard dead letters"
+	}
+	return o.render(w, http.StatusOK, "confirm", o.newPage(title, "dead", v, b))
 }
 
-func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) error {
+// confirmed refuses an action on more letters than the page has stated: some have died since.
+func (o *outbox) confirmed(ctx context.Context, form url.Values, f ops.DeadLetterFilter) error {
+	if !form.Has("n") {
+		return nil
+	}
+	stated, err := strconv.ParseInt(form.Get("n"), 10, 64)
+	if err != nil {
+		return badRequest("The number of dead letters is malformed.")
+	}
+	counted, err := o.tables.Load().client.ReplayDeadLetters(ctx, f, ops.BulkAction{DryRun: true})
+	if err != nil {
+		return err
+	}
+	if counted.Matched > stated {
+		return failure{http.StatusConflict, fmt.Sprintf("Nothing was done: you have confirmed %s dead letters, and there are %s by now. Go back to the list, and choose again.",
+			showCount(float64(stated)), showCount(float64(counted.Matched)))}
+	}
+	return nil
+}
+
+func (o *outbox) discard(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if r.PostForm.Get("sure") != "yes" {
 		return badRequest("Discarding cannot be undone: go back, and tick that you are sure.")
 	}
-	f, reason, err := chosen(r.PostForm)
+	f, reason, err := o.chosenNow(r)
 	if err != nil {
 		return err
 	}
@@ -123,41 +213,95 @@ func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) err
 	var watch sync.WaitGroup
 	watch.Go(func() { // a daemon that stops does not wait for the action
 		select {
-		case <-c.ended:
+		case <-o.ended:
 			cancel()
 		case <-finished:
 		}
 	})
-	result, err := c.tables.Load().client.DiscardDeadLetters(ctx, f, ops.BulkAction{Actor: actor, Reason: reason})
+	result, err := o.tables.Load().client.DiscardDeadLetters(ctx, f, ops.BulkAction{Actor: v.by(), Reason: reason})
 	close(finished)
 	watch.Wait()
 	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
-	c.cfg.Log.InfoContext(ctx, "action at the console", "action", "discarded", "destination", f.Destination,
-		"fingerprint", f.Fingerprint, "letters", result.Done, "remote", r.RemoteAddr)
-	q := url.Values{"done": {"discarded"}, "n": {strconv.FormatInt(result.Done, 10)}}
+	o.cfg.Log.InfoContext(ctx, "console action", "action", "discarded", "destination", f.Destination,
+		"fingerprint", f.Fingerprint, "letters", result.Done, "actor", v.by(), "remote", r.RemoteAddr)
+	q := queryOf(f)
+	q.Set("done", "discarded")
+	q.Set("n", strconv.FormatInt(result.Done, 10))
 	if left := result.Matched - result.Done; left > 0 {
 		q.Set("left", strconv.FormatInt(left, 10))
 	}
-	target := Path + "dead?"
+	target := o.base + "dead?"
 	if len(f.Events) == 1 {
-		target = eventPath(f.Events[0]) + "?"
+		target = o.eventPath(f.Events[0]) + "?"
 	}
 	http.Redirect(w, r, target+q.Encode(), http.StatusSeeOther)
 	return nil
 }
 
-// chosen reads which letters a form selects for an action, and why.
-func chosen(form url.Values) (f ops.DeadLetterFilter, reason string, err error) {
-	if f, err = filterOf(form); err != nil {
+// chosenNow reads which letters a form selects for an action, and why, and checks the number that was confirmed.
+func (o *outbox) chosenNow(r *http.Request) (f ops.DeadLetterFilter, reason string, err error) {
+	if f, err = chosen(r.PostForm); err != nil {
 		return f, "", err
 	}
-	if f.Destination == "" || f.Fingerprint == "" && f.Events == nil || form.Has("chosen") && f.Events == nil {
-		return f, "", badRequest("Choose a group of dead letters, or some of them.")
+	reason = r.PostForm.Get("reason")
+	if err := checkText(reason); err != nil {
+		return f, "", err
 	}
-	reason = form.Get("reason")
-	return f, reason, checkText(reason)
+	return f, reason, o.confirmed(r.Context(), r.PostForm, f)
+}
+
+// chosen reads which letters a form selects: some of them, those of events at a destination, or with "all" those of a filter.
+func chosen(form url.Values) (f ops.DeadLetterFilter, err error) {
+	if f, err = filterOf(form); err != nil {
+		return f, err
+	}
+	switch {
+	case form.Has("letter"):
+		if len(form["letter"]) > lettersChosen {
+			return f, badRequest(fmt.Sprintf("A form chooses %d dead letters at most.", lettersChosen))
+		}
+		f = ops.DeadLetterFilter{Letters: []ops.DeliveryRef{}}
+		for _, text := range form["letter"] {
+			ref, err := letterOf(text)
+			if err != nil {
+				return f, err
+			}
+			f.Letters = append(f.Letters, ref)
+		}
+		return f, nil
+	case f.Events != nil && f.Destination != "":
+		return f, nil
+	case f.Events == nil && form.Get("all") == "yes":
+		return allOf(f), nil
+	default:
+		return f, badRequest("Choose some dead letters, or all that match the filter.")
+	}
+}
+
+// allOf returns a filter of the page of dead letters for an action: an empty one chooses every letter.
+func allOf(f ops.DeadLetterFilter) ops.DeadLetterFilter {
+	f.All = f.Destination == "" && f.Type == "" && f.Fingerprint == ""
+	return f
+}
+
+// letterValue is a dead letter in forms and addresses.
+func letterValue(l ops.DeliveryRef) string {
+	return strconv.FormatInt(l.EventID, 10) + " " + l.Destination
+}
+
+// letterOf reads a letterValue.
+func letterOf(text string) (ops.DeliveryRef, error) {
+	number, destination, ok := strings.Cut(text, " ")
+	if !ok {
+		return ops.DeliveryRef{}, badRequest("A dead letter has the id of an event and a destination.")
+	}
+	id, err := parseID(number)
+	if err != nil {
+		return ops.DeliveryRef{}, err
+	}
+	return ops.DeliveryRef{EventID: id, Destination: destination}, checkText(destination)
 }
 
 // doneText reports the last action. It trusts only numbers of the address, which
@@ -202,5 +346,11 @@ func filterOf(v url.Values) (f ops.DeadLetterFilter, err error) {
 }
 
 func queryOf(f ops.DeadLetterFilter) url.Values {
-	return url.Values{"destination": {f.Destination}, "type": {f.Type}, "fingerprint": {f.Fingerprint}}
+	q := url.Values{}
+	for name, value := range map[string]string{"destination": f.Destination, "type": f.Type, "fingerprint": f.Fingerprint} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return q
 }

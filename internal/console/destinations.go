@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 // laneCard is the card of a destination.
 type laneCard struct {
 	observe.DestinationStats
+	Base                      string
 	State, Class              string
 	DeliveredRate, FailedRate float64
 	Chart                     chart
@@ -27,24 +29,24 @@ type laneCard struct {
 	Single                    bool // the card has a separate page
 }
 
-func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session) error {
-	p := c.newPage("Destinations", "destinations", s, c.cards(c.sampler.now(r.Context())))
+func (o *outbox) destinations(w http.ResponseWriter, r *http.Request, v viewer) error {
+	p := o.newPage("Destinations", "destinations", v, o.cards(o.sampler.now(r.Context()), o.readOnly(v)))
 	p.Live = "destinations"
 	p.Done = pauseText(r.URL.Query())
-	return c.render(w, http.StatusOK, "destinations", p)
+	return o.render(w, http.StatusOK, "destinations", p)
 }
 
 // destination shows all figures of one destination.
-func (c *Console) destination(w http.ResponseWriter, r *http.Request, s session) error {
+func (o *outbox) destination(w http.ResponseWriter, r *http.Request, v viewer) error {
 	name := r.URL.Query().Get("name")
-	card := c.card(c.sampler.now(r.Context()), name)
+	card := o.card(o.sampler.now(r.Context()), name, o.readOnly(v))
 	if card == nil {
 		return notFound("There is no destination of that name, neither of this relay nor with a backlog.")
 	}
-	p := c.newPage(name, "destinations", s, card)
+	p := o.newPage(name, "destinations", v, card)
 	p.Live = "destination"
 	p.Done = pauseText(r.URL.Query())
-	return c.render(w, http.StatusOK, "destination", p)
+	return o.render(w, http.StatusOK, "destination", p)
 }
 
 func pauseText(q url.Values) string {
@@ -59,8 +61,8 @@ func pauseText(q url.Values) string {
 }
 
 // card returns the card of that name, or nil.
-func (c *Console) card(s snapshot, name string) *laneCard {
-	all := c.cards(s)
+func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
+	all := o.cards(s, readOnly)
 	for i := range all {
 		if all[i].Name == name {
 			all[i].Single = true
@@ -71,18 +73,18 @@ func (c *Console) card(s snapshot, name string) *laneCard {
 }
 
 // cards are the destinations of this relay, then those that only the database knows.
-func (c *Console) cards(s snapshot) []laneCard {
-	known := !s.reading.at.IsZero() && s.reading.err == nil
+func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
+	known := s.known()
 	mine := make(map[string]bool)
 	var all []laneCard
 	add := func(card laneCard) {
-		card.ReadOnly, card.Known = c.cfg.ReadOnly, known
+		card.Base, card.ReadOnly, card.Known = o.base, readOnly, known
 		card.Anchor = "d-" + card.Name
 		if known {
 			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
 		}
-		card.DeadLink = Path + "dead?destination=" + url.QueryEscape(card.Name)
-		card.Link, card.Live = destinationPath(card.Name), Path+"live/destination?name="+url.QueryEscape(card.Name)
+		card.DeadLink = o.base + "dead?destination=" + url.QueryEscape(card.Name)
+		card.Link, card.Live = o.destinationPath(card.Name), o.base+"live/destination?name="+url.QueryEscape(card.Name)
 		all = append(all, card)
 	}
 	for _, d := range s.stats.Destinations {
@@ -113,7 +115,9 @@ func (c *Console) cards(s snapshot) []laneCard {
 	return all
 }
 
-func destinationPath(name string) string { return Path + "destination?name=" + url.QueryEscape(name) }
+func (o *outbox) destinationPath(name string) string {
+	return o.base + "destination?name=" + url.QueryEscape(name)
+}
 
 // positionRow is a position of a stream.
 type positionRow struct {
@@ -133,13 +137,13 @@ func positionsOf(b observe.Backlog, wanted func(*observe.Position) bool) (rows [
 	return rows
 }
 
-func (c *Console) pause(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.setPause(w, r, c.cfg.Pauser.Pause, "paused")
+func (o *outbox) pause(w http.ResponseWriter, r *http.Request, v viewer) error {
+	return o.setPause(w, r, v, o.pauser.Pause, "paused")
 }
 
-func (c *Console) resume(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.setPause(w, r, func(ctx context.Context, name string, a ops.Action) error {
-		_, err := c.cfg.Pauser.Resume(ctx, name, a)
+func (o *outbox) resume(w http.ResponseWriter, r *http.Request, v viewer) error {
+	return o.setPause(w, r, v, func(ctx context.Context, name string, a ops.Action) error {
+		_, err := o.pauser.Resume(ctx, name, a)
 		return err
 	}, "resumed")
 }
@@ -153,21 +157,25 @@ func remoteHost(r *http.Request) string {
 	return host
 }
 
-func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(context.Context, string, ops.Action) error, done string) error {
+func (o *outbox) setPause(w http.ResponseWriter, r *http.Request, v viewer, do func(context.Context, string, ops.Action) error, done string) error {
 	name := r.PostForm.Get("destination")
-	if !slices.ContainsFunc(c.cfg.Relay.Stats().Destinations, func(d observe.DestinationStats) bool { return d.Name == name }) {
+	if !slices.ContainsFunc(o.relay.Stats().Destinations, func(d observe.DestinationStats) bool { return d.Name == name }) {
 		return notFound("This relay has no destination of that name.")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	if err := do(ctx, name, ops.Action{Actor: "the console at " + remoteHost(r), Reason: r.PostForm.Get("reason")}); err != nil {
+	by := cmp.Or(v.actor, "the console at "+remoteHost(r))
+	if err := do(ctx, name, ops.Action{Actor: by, Reason: r.PostForm.Get("reason")}); err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", done, "destination", name, "remote", r.RemoteAddr)
-	c.sampler.sampleNow()
-	target := Path + "destinations?done=" + done
-	if r.PostForm.Get("single") != "" {
-		target = destinationPath(name) + "&done=" + done
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", done, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
+	o.sampler.sampleNow()
+	target := o.base + "destinations?done=" + done
+	switch r.PostForm.Get("back") {
+	case "overview":
+		target = o.base + "?done=" + done
+	case "destination":
+		target = o.destinationPath(name) + "&done=" + done
 	}
 	http.Redirect(w, r, target, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
 	return nil

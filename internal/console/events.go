@@ -43,21 +43,21 @@ type eventRow struct {
 }
 
 // events searches, or leads to the one event whose id is given.
-func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) error {
+func (o *outbox) events(w http.ResponseWriter, r *http.Request, v viewer) error {
 	q := r.URL.Query()
 	if id := strings.TrimSpace(q.Get("id")); id != "" {
 		n, err := parseID(id)
 		if err != nil {
 			return err
 		}
-		http.Redirect(w, r, eventPath(n), http.StatusSeeOther) //nolint:gosec // below Path, with a number
+		http.Redirect(w, r, o.eventPath(n), http.StatusSeeOther) //nolint:gosec // below Path, with a number
 		return nil
 	}
 	f, err := searchOf(q)
 	if err != nil {
 		return err
 	}
-	found, err := c.tables.Load().client.Events(r.Context(), f, eventsShown)
+	found, err := o.tables.Load().client.Events(r.Context(), f, eventsShown)
 	if err != nil {
 		return err
 	}
@@ -68,12 +68,12 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 	if found.Next != nil {
 		next := f
 		next.Upto = found.Next
-		b.Next = Path + "events?" + searchQuery(next).Encode()
+		b.Next = o.base + "events?" + searchQuery(next).Encode()
 		if len(b.Rows) < eventsShown {
 			b.Looked = fmt.Sprintf("Searched %s events, down to %d.", showCount(float64(found.Searched)), *found.Next+1)
 		}
 	}
-	return c.render(w, http.StatusOK, "events", c.newPage("Events", "events", s, b))
+	return o.render(w, http.StatusOK, "events", o.newPage("Events", "events", v, b))
 }
 
 func notable(e *ops.Event) []ops.Destination {
@@ -126,21 +126,21 @@ type eventBody struct {
 }
 
 // event shows all details of an event.
-func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error {
+func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 	id, err := parseID(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	found, err := c.tables.Load().client.Case(r.Context(), id)
+	found, err := o.tables.Load().client.Case(r.Context(), id)
 	if err != nil {
 		return err
 	}
-	b := eventBody{Case: found, Hidden: c.cfg.HidePayloads}
+	b := eventBody{Case: found, Hidden: o.cfg.HidePayloads}
 	dead := false
 	for _, d := range found.Event.Destinations {
 		dead = dead || d.State == ops.Dead
-		if d.State == ops.Fresh && c.cfg.Router != nil {
-			b.Routes = c.cfg.Router.DestinationsOf(found.Event.Type)
+		if d.State == ops.Fresh && o.router != nil {
+			b.Routes = o.router.DestinationsOf(found.Event.Type)
 		}
 	}
 	if b.Hidden {
@@ -149,21 +149,21 @@ func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error
 			b.Audit[i].OldPayload, b.Audit[i].OldPayloadBytes = nil, nil
 		}
 	}
-	if dead && !c.cfg.ReadOnly && len(b.Event.Payload) <= maxEdited {
+	if dead && !o.readOnly(v) && len(b.Event.Payload) <= maxEdited {
 		b.Edit = string(b.Event.Payload)
 	}
-	p := c.newPage("Event "+strconv.FormatInt(id, 10), "events", s, b)
+	p := o.newPage("Event "+strconv.FormatInt(id, 10), "events", v, b)
 	p.Done = doneText(r.URL.Query())
-	return c.render(w, http.StatusOK, "event", p)
+	return o.render(w, http.StatusOK, "event", p)
 }
 
 // edit replaces the payload of an event that is dead.
-func (c *Console) edit(w http.ResponseWriter, r *http.Request, _ session) error {
+func (o *outbox) edit(w http.ResponseWriter, r *http.Request, v viewer) error {
 	id, err := parseID(r.PostForm.Get("event"))
 	if err != nil {
 		return err
 	}
-	if c.cfg.HidePayloads {
+	if o.cfg.HidePayloads {
 		return forbidden("Payloads are hidden (admin.payloads).")
 	}
 	reason := r.PostForm.Get("reason")
@@ -172,17 +172,17 @@ func (c *Console) edit(w http.ResponseWriter, r *http.Request, _ session) error 
 	}
 	// A browser sends each end of a line as two characters.
 	payload := strings.ReplaceAll(r.PostForm.Get("payload"), "\r\n", "\n")
-	err = c.tables.Load().client.EditEvent(r.Context(), id, []byte(payload), ops.Action{Actor: actor, Reason: reason})
+	err = o.tables.Load().client.EditEvent(r.Context(), id, []byte(payload), ops.Action{Actor: v.by(), Reason: reason})
 	if err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "edited", "event_id", id, "remote", r.RemoteAddr)
-	http.Redirect(w, r, eventPath(id)+"?done=edited", http.StatusSeeOther) //nolint:gosec // below Path, with a number
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "edited", "event_id", id, "actor", v.by(), "remote", r.RemoteAddr)
+	http.Redirect(w, r, o.eventPath(id)+"?done=edited", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }
 
 // retry makes a waiting delivery due now.
-func (c *Console) retry(w http.ResponseWriter, r *http.Request, _ session) error {
+func (o *outbox) retry(w http.ResponseWriter, r *http.Request, v viewer) error {
 	id, err := parseID(r.PostForm.Get("event"))
 	if err != nil {
 		return err
@@ -191,16 +191,16 @@ func (c *Console) retry(w http.ResponseWriter, r *http.Request, _ session) error
 	if err := checkText(name); err != nil {
 		return err
 	}
-	err = c.tables.Load().client.RetryNow(r.Context(), ops.DeliveryRef{EventID: id, Destination: name}, ops.Action{Actor: actor})
+	err = o.tables.Load().client.RetryNow(r.Context(), ops.DeliveryRef{EventID: id, Destination: name}, ops.Action{Actor: v.by()})
 	if err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "retried", "event_id", id, "destination", name, "remote", r.RemoteAddr)
-	http.Redirect(w, r, eventPath(id)+"?done=retried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "retried", "event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
+	http.Redirect(w, r, o.eventPath(id)+"?done=retried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }
 
-func eventPath(id int64) string { return Path + "events/" + strconv.FormatInt(id, 10) }
+func (o *outbox) eventPath(id int64) string { return o.base + "events/" + strconv.FormatInt(id, 10) }
 
 func parseID(text string) (int64, error) {
 	id, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)

@@ -12,8 +12,8 @@ const streamTimeout = 10 * time.Second
 
 // live sends a page's figures whenever there are new ones, as server-sent events,
 // until the browser leaves, or the session or the console ends.
-func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error {
-	view := c.view(r)
+func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
+	view := o.view(r, v)
 	if view == nil {
 		return notFound("There is no such stream.")
 	}
@@ -24,16 +24,16 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
-	defer c.sampler.addViewer()()
+	defer o.sampler.addViewer()()
 	for {
-		if c.cfg.Token != nil && !c.door.sessions.lives(s, time.Now()) {
+		if _, open := o.door.sessions.find(v.session, time.Now()); !open && o.cfg.Token != nil {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
 			return nil
 		}
-		snap, changed := c.sampler.next()
+		snap, changed := o.sampler.next()
 		var text bytes.Buffer
 		if err := view(&text, snap); err != nil {
-			c.cfg.Log.WarnContext(r.Context(), "the console cannot answer", "path", r.URL.Path, "err", err)
+			o.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 			return nil
 		}
 		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
@@ -46,28 +46,28 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 		case <-changed:
 		case <-r.Context().Done():
 			return nil
-		case <-c.ended:
+		case <-o.ended:
 			return nil
 		}
 	}
 }
 
 // view returns the function that writes the live part of a page, or nil for an unknown page.
-func (c *Console) view(r *http.Request) func(*bytes.Buffer, snapshot) error {
-	page, q := r.PathValue("page"), r.URL.Query()
+func (o *outbox) view(r *http.Request, v viewer) func(*bytes.Buffer, snapshot) error {
+	page, q, readOnly := r.PathValue("page"), r.URL.Query(), o.readOnly(v)
 	body := map[string]func(snapshot) any{
-		"overview":     func(snap snapshot) any { return overviewOf(snap) },
-		"destinations": func(snap snapshot) any { return c.cards(snap) },
-		"destination":  func(snap snapshot) any { return c.card(snap, q.Get("name")) },
+		"overview":     func(snap snapshot) any { return o.overviewOf(snap, readOnly) },
+		"destinations": func(snap snapshot) any { return o.cards(snap, readOnly) },
+		"destination":  func(snap snapshot) any { return o.card(snap, q.Get("name"), readOnly) },
 	}[page]
-	if found := c.replays.find(q.Get("id")); page == "replay" && found != nil {
-		body = func(snapshot) any { return c.replayBody(found) }
+	if found := o.replays.find(q.Get("id")); page == "replay" && found != nil {
+		body = func(snapshot) any { return o.replayBody(found, readOnly) }
 	}
 	if body == nil {
 		return nil
 	}
 	return func(text *bytes.Buffer, snap snapshot) error {
-		return c.pages[page].ExecuteTemplate(text, "live", body(snap))
+		return o.pages[page].ExecuteTemplate(text, "live", body(snap))
 	}
 }
 

@@ -36,11 +36,16 @@ type fakeRelay struct {
 	stats   observe.Stats
 	queries int
 	paused  map[string]bool
+	by      string // who has paused last
+	steady  uint64 // deliveries of the first destination between two samples
 }
 
 func (f *fakeRelay) Stats() observe.Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.steady > 0 {
+		f.stats.Destinations[0].Delivered += f.steady
+	}
 	s := f.stats
 	s.Destinations = append([]observe.DestinationStats(nil), s.Destinations...)
 	for i := range s.Destinations {
@@ -61,8 +66,11 @@ func (f *fakeRelay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, conn.Conn(), store.BacklogOptions{})
 }
 
-func (f *fakeRelay) Pause(_ context.Context, name string, _ ops.Action) error {
+func (f *fakeRelay) Pause(_ context.Context, name string, a ops.Action) error {
 	f.set(name, true)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.by = a.Actor
 	return nil
 }
 
@@ -103,12 +111,19 @@ type site struct {
 	relay   *fakeRelay
 	pool    *pgxpool.Pool
 	console *Console
+	outbox  *outbox // the only one
 	server  *httptest.Server
 	client  *http.Client
 }
 
+// setup is a console and its only outbox.
+type setup struct {
+	Config
+	Outbox
+}
+
 // serve starts a console; change may alter its configuration.
-func serve(t *testing.T, change func(*Config)) *site {
+func serve(t *testing.T, change func(*setup)) *site {
 	t.Helper()
 	s := prepare(t, change)
 	s.server.Start()
@@ -116,22 +131,29 @@ func serve(t *testing.T, change func(*Config)) *site {
 }
 
 // prepare does all of serve but the start.
-func prepare(t *testing.T, change func(*Config)) *site {
+func prepare(t *testing.T, change func(*setup)) *site {
 	t.Helper()
 	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: observe.Stats{
 		WakeState: "listening", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
 	}}}
-	cfg := Config{Relay: s.relay, Pauser: s.relay, Database: Database{Pool: pool, Schema: outboxsql.DefaultSchema}, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	cfg := setup{
+		Config{Version: "test", Log: slog.New(slog.DiscardHandler)},
+		Outbox{Relay: s.relay, Pauser: s.relay, Database: Database{Pool: pool, Schema: outboxsql.DefaultSchema}},
+	}
 	if change != nil {
 		change(&cfg)
 	}
 	var err error
-	if s.console, err = New(cfg); err != nil {
+	if s.console, err = New(cfg.Config); err != nil {
 		t.Fatal(err)
 	}
-	s.console.sampler.every = 50 * time.Millisecond
-	_, sampled := s.console.sampler.next()
+	if err := s.console.Add("", cfg.Outbox); err != nil {
+		t.Fatal(err)
+	}
+	s.outbox = s.console.outbox("")
+	s.outbox.sampler.every = 50 * time.Millisecond
+	_, sampled := s.outbox.sampler.next()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() {

@@ -2,15 +2,19 @@ package console
 
 import (
 	"bufio"
+	"context"
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -37,11 +41,36 @@ func TestOverview(t *testing.T) {
 	s.awaitReading()
 	page := s.get(Path)
 	for _, want := range []string{
-		"Dead letters of mail: 1.", "hook is down", "No route matches the event type nobody.wants", `aria-label="Waiting: now `, "This relay is listening",
+		"<p>mail has 1 dead letter.</p>", "To do:</span> fix the cause, then notifyd dlq replay --destination mail", `<a href="/console/dead?destination=mail">Show the dead letters</a>`,
+		"The destination hook has been down for ", `<a href="/console/destination?name=hook">Show hook</a>`,
+		"No route matches 1 event of type nobody.wants.", "add a route for it to the configuration, and reload", `aria-label="Waiting: now `,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the overview lacks %q:\n%s", want, page)
 		}
+	}
+	if problems, charts := strings.Index(page, "Action required"), strings.Index(page, `class="charts"`); problems > charts {
+		t.Errorf("the charts are before the problems:\n%s", page)
+	}
+}
+
+// TestResumeFromTheOverview: a paused destination has its button among the problems.
+func TestResumeFromTheOverview(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.relay.set("mail", true)
+	s.exec(`INSERT INTO outbox_pauses (destination, paused_by, reason, paused_at) VALUES ('mail', 'ann', 'load', now() - interval '90 s'), ('gone', 'ann', '', now())`)
+	s.awaitReading()
+	page := s.get(Path)
+	if !strings.Contains(page, "The destination mail was paused 1m3") || !strings.Contains(page, "ago by ann: load.") || strings.Contains(page, "b-resume-gone") {
+		t.Errorf("the overview:\n%s", page)
+	}
+	a := s.post(Path, Path+"destinations/resume", url.Values{"destination": {"mail"}, "back": {"overview"}})
+	if a.code != http.StatusSeeOther || a.header.Get("Location") != Path+"?done=resumed" || s.relay.paused["mail"] {
+		t.Errorf("resume: %d %s", a.code, a.header.Get("Location"))
+	}
+	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "Resumed.") {
+		t.Errorf("the page does not report it:\n%s", page)
 	}
 }
 
@@ -86,10 +115,10 @@ func TestLive(t *testing.T) {
 	}
 	deadline := time.After(patience)
 	for viewers := 1; viewers > 0; {
-		s.console.sampler.mu.Lock()
-		viewers = s.console.sampler.viewers
-		changed := s.console.sampler.changed
-		s.console.sampler.mu.Unlock()
+		s.outbox.sampler.mu.Lock()
+		viewers = s.outbox.sampler.viewers
+		changed := s.outbox.sampler.changed
+		s.outbox.sampler.mu.Unlock()
 		select {
 		case <-changed:
 		case <-deadline:
@@ -133,21 +162,20 @@ func TestDeadLetters(t *testing.T) {
 		t.Fatalf("the groups:\n%s", page)
 	}
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE event_id = $1`, ids[0])
-	group := Path + "dead/group?" + url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}}.Encode()
-	seen := 0
-	for next, pages := group, 0; next != "" && pages < 5; pages++ {
-		text := s.get(next)
-		seen += strings.Count(text, `<th scope="row"`)
-		next = linkNext(text)
+	group := Path + "dead?" + url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}}.Encode()
+	if got := s.letters(group); got != 120 {
+		t.Errorf("%d letters on all pages of the group", got)
 	}
-	if seen != 120 {
-		t.Errorf("%d letters on all pages of the group", seen)
+	if text := s.get(group); !strings.Contains(text, "all 50 on this page") || !strings.Contains(text, "all 120 that match the filter") {
+		t.Errorf("the page does not say how many there are:\n%s", text)
 	}
-	if text := s.get(group); !strings.Contains(text, "Replay all 120</button>") || !strings.Contains(text, "Discard all 120</button>") {
-		t.Errorf("the buttons do not say how many there are:\n%s", text)
+	choose := url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "which": {"all"}, "do": {"replay"}}
+	confirm := s.post(group, Path+"dead/confirm", choose)
+	if confirm.code != http.StatusOK || !strings.Contains(confirm.body, "<h2>Replay 120 dead letters</h2>") || !strings.Contains(confirm.body, `name="n" value="120"`) || !strings.Contains(confirm.body, "Replay 120</button>") {
+		t.Fatalf("the confirmation: %d\n%s", confirm.code, confirm.body)
 	}
-	choose := url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "reason": {"fixed"}}
-	a := s.post(group, Path+"dead/replay", choose)
+	choose = url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "all": {"yes"}, "n": {"120"}, "reason": {"fixed"}}
+	a := s.post("", Path+"dead/replay", choose)
 	if a.code != http.StatusSeeOther {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)
 	}
@@ -164,12 +192,108 @@ func TestDeadLetters(t *testing.T) {
 	for _, form := range []url.Values{
 		{"destination": {"mail"}},
 		{"destination": {"mail"}, "fingerprint": {errorGroup}, "chosen": {"yes"}},
-		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"-1"}},
-		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"NaN"}},
+		{"destination": {"mail"}, "fingerprint": {errorGroup}},
+		{"event": {"1"}},
+		{"event": {"1"}, "all": {"yes"}},
+		{"letter": {"1"}},
+		{"letter": {"x mail"}},
+		{"all": {"yes"}, "rate": {"-1"}},
+		{"all": {"yes"}, "rate": {"NaN"}},
+		{"all": {"yes"}, "n": {"x"}},
 	} {
 		if a := s.post("", Path+"dead/replay", form); a.code != http.StatusBadRequest {
 			t.Errorf("a replay of %v: %d", form, a.code)
 		}
+	}
+}
+
+// letters counts the rows of a list of dead letters, on all its pages.
+func (s *site) letters(path string) (n int) {
+	s.Helper()
+	seen := make(map[string]bool)
+	for next := path; next != ""; {
+		if seen[next] {
+			s.Fatalf("%s: the pages do not end", path)
+		}
+		seen[next] = true
+		text := s.get(next)
+		_, list, _ := strings.Cut(text, `aria-label="List of dead letters"`)
+		n += strings.Count(list, `<th scope="row"`)
+		next = linkNext(text)
+	}
+	return n
+}
+
+// TestDeadLettersInBulk: filters last over all pages, and an action takes just what was confirmed: the chosen letters, those
+// of the page, or all that match, with an entry in the audit for each.
+func TestDeadLettersInBulk(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	for i := range 60 {
+		s.dead("order.placed", "mail", fmt.Sprintf("550 no user %d", i))
+		s.dead("order.paid", "mail", "551 other")
+	}
+	both := s.dead("order.placed", "hook", "404 nothing there")
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, error_class, last_error) VALUES ($1, 'mail', 'order.placed', 'dead', 'event', 'x')`, both)
+	for q, want := range map[string]int{
+		"": 122, "destination=mail": 121, "destination=hook": 1, "type=order.placed": 62, "type=order.*": 122, "destination=mail&type=order.paid": 60,
+		"destination=mail&type=user.*": 0, "destination=none": 0,
+	} {
+		if got := s.letters(Path + "dead?" + q); got != want {
+			t.Errorf("%q finds %d, want %d", q, got, want)
+		}
+	}
+	second := linkNext(s.get(Path + "dead?destination=mail&type=order.placed"))
+	if page := s.get(second); !strings.Contains(page, "all 11 on this page") || !strings.Contains(page, "all 61 that match the filter") || !strings.Contains(page, `href="/console/dead?destination=mail&amp;type=order.placed">First page`) {
+		t.Errorf("the second page:\n%s", page)
+	}
+	page := Path + "dead?destination=mail&type=order.placed"
+	one := fmt.Sprintf("%d mail", both)
+	confirm := s.post(page, Path+"dead/confirm", url.Values{"which": {"chosen"}, "letter": {one, "1 mail"}, "shown": {one, "1 mail", "3 mail"}, "do": {"discard"}})
+	if confirm.code != http.StatusOK || !strings.Contains(confirm.body, "<h2>Discard 2 dead letters</h2>") || strings.Count(confirm.body, `name="letter"`) != 2 || !strings.Contains(confirm.body, "Discard 2</button>") {
+		t.Fatalf("the confirmation: %d\n%s", confirm.code, confirm.body)
+	}
+	chosen := url.Values{"letter": {one, "1 mail"}, "n": {"2"}, "reason": {"obsolete"}}
+	if a := s.post("", Path+"dead/discard", chosen); a.code != http.StatusBadRequest {
+		t.Errorf("discarding without being sure: %d", a.code)
+	}
+	chosen.Set("sure", "yes")
+	a := s.post("", Path+"dead/discard", chosen)
+	if a.code != http.StatusSeeOther || !strings.Contains(s.get(a.header.Get("Location")), "Discarded: 2.") {
+		t.Fatalf("discard: %d\n%s", a.code, a.body)
+	}
+	if got := query[string](s, `SELECT string_agg(concat_ws(' ', action, event_id, destination, actor, details->>'reason'), ', ' ORDER BY event_id) FROM outbox_audit`); got !=
+		fmt.Sprintf("discard 1 mail console obsolete, discard %d mail console obsolete", both) {
+		t.Error(got)
+	}
+	if !query[bool](s, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'hook')`, both) {
+		t.Error("the letter of the other destination is gone")
+	}
+	if a := s.post(page, Path+"dead/confirm", url.Values{"which": {"chosen"}, "letter": {one}}); a.code != http.StatusConflict {
+		t.Errorf("confirming what is gone: %d\n%s", a.code, a.body)
+	}
+	if a := s.post(page, Path+"dead/confirm", url.Values{"which": {"chosen"}, "all": {"yes"}}); a.code != http.StatusBadRequest {
+		t.Errorf("choosing nothing: %d\n%s", a.code, a.body)
+	}
+
+	confirm = s.post(page, Path+"dead/confirm", url.Values{"which": {"page"}, "shown": {"3 mail", "5 mail", "7 mail"}, "do": {"replay"}})
+	if !strings.Contains(confirm.body, "Replay 3</button>") || strings.Count(confirm.body, `name="letter"`) != 3 {
+		t.Errorf("all on the page: %d\n%s", confirm.code, confirm.body)
+	}
+
+	all := url.Values{"destination": {"mail"}, "type": {"order.placed"}, "all": {"yes"}, "n": {"58"}}
+	if a := s.post("", Path+"dead/replay", all); a.code != http.StatusConflict || !strings.Contains(a.body, "you have confirmed 58 dead letters, and there are 59 by now") {
+		t.Errorf("more than was confirmed: %d\n%s", a.code, a.body)
+	}
+	all.Set("n", "59")
+	if a := s.post("", Path+"dead/replay", all); a.code != http.StatusSeeOther {
+		t.Fatalf("replay: %d\n%s", a.code, a.body)
+	}
+	if got := query[string](s, `SELECT concat_ws(' ', count(*) FILTER (WHERE state = 'retry' AND event_type = 'order.placed' AND destination = 'mail'), count(*) FILTER (WHERE state <> 'dead')) FROM outbox_deliveries`); got != "59 59" {
+		t.Errorf("replayed: %s", got)
+	}
+	if a := s.post("", Path+"dead/discard", url.Values{"all": {"yes"}, "n": {"61"}, "sure": {"yes"}}); a.code != http.StatusSeeOther || query[int](s, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`) != 0 {
+		t.Errorf("discard all: %d\n%s", a.code, a.body)
 	}
 }
 
@@ -199,7 +323,7 @@ func linkNext(page string) string {
 	if !ok {
 		return ""
 	}
-	return strings.ReplaceAll(before[strings.LastIndex(before, `href="`)+len(`href="`):], "&amp;", "&")
+	return html.UnescapeString(before[strings.LastIndex(before, `href="`)+len(`href="`):])
 }
 
 func TestEvents(t *testing.T) {
@@ -240,7 +364,7 @@ func TestEvents(t *testing.T) {
 	if a := s.do(s.request(http.MethodGet, Path+"events?id=+42+", nil)); a.header.Get("Location") != Path+"events/42" {
 		t.Errorf("an id leads to %q", a.header.Get("Location"))
 	}
-	for _, q := range []string{"events?id=x", "events?state=gone", "events?type=pay*", "events?upto=x", "events?type=%00", "events?aggregate_id=%ff", "events/x", "dead?fingerprint=zz", "dead/group"} {
+	for _, q := range []string{"events?id=x", "events?state=gone", "events?type=pay*", "events?upto=x", "events?type=%00", "events?aggregate_id=%ff", "events/x", "dead?fingerprint=zz", "dead?after=x", "dead?after=1", "dead?type=pay*"} {
 		if a := s.do(s.request(http.MethodGet, Path+q, nil)); a.code != http.StatusBadRequest {
 			t.Errorf("%s: %d", q, a.code)
 		}
@@ -304,12 +428,74 @@ func TestRelaysSayWhatTheyAre(t *testing.T) {
 			}
 			s.exec(`INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at, refused)
 				VALUES ($1, 4711, 'web-1', 'v9', '/etc/x', now() - interval '1 min', now(), 'line 3: no')`, owner)
+			delivers := ">the destinations of its configuration</td>"
+			if stream {
+				delivers = ">mail</td>"
+			}
 			page := s.get(Path + "relays")
-			for _, want := range []string{"4711 on web-1, v9", "reload refused</span> line 3: no"} {
+			for _, want := range []string{delivers, "web-1, process 4711", ">v9</td>", "/etc/x", "reload refused</span> line 3: no"} {
 				if !strings.Contains(page, want) {
 					t.Errorf("the page lacks %q:\n%s", want, page)
 				}
 			}
 		})
+	}
+}
+
+// TestRelayOfThePage: the page names its own relay, its destinations, how it finds events, and what an operator must do.
+func TestRelayOfThePage(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.alive("v9", "v8")
+	s.relay.mu.Lock()
+	s.relay.stats.Listener = &observe.ListenerStats{Listening: true}
+	s.relay.mu.Unlock()
+	s.awaitReading()
+	page := s.get(Path + "relays")
+	for _, want := range []string{
+		"this page comes from it", `data-label="Delivers to">mail, hook</td>`, `<span class="badge good">up</span>`, "Writers notify it, and it finds a new event at once.",
+		"They run different versions (v8, v9). To do: upgrade those that are behind.",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+	if strings.Contains(page, "action required") {
+		t.Errorf("of a relay that is well:\n%s", page)
+	}
+	s.relay.mu.Lock()
+	s.relay.stats.Hangs = []observe.Hang{{Reason: "the claims have not moved for 2m"}}
+	s.relay.stats.Listener = &observe.ListenerStats{}
+	s.relay.mu.Unlock()
+	s.outbox.sampler.sample(time.Now())
+	page = s.get(Path + "relays")
+	for _, want := range []string{
+		`<span class="badge bad">action required</span>`, "hangs: the claims have not moved for 2m.", "To do:</span> see NotifydHangs in docs/runbook.md",
+		"It hears no notifications: events are found by polling.", "To do:</span> see the log of notifyd for the cause",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
+// alive makes relays alive, one for each version. The first is that of the page.
+func (s *site) alive(versions ...string) {
+	s.Helper()
+	conn, err := s.pool.Acquire(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		_ = conn.Conn().Close(context.WithoutCancel(s.Context())) // and with it the locks
+		conn.Release()
+	})
+	for i, version := range versions {
+		owner := store.NewOwner()
+		if _, err := conn.Exec(s.Context(), `SELECT pg_advisory_lock_shared($1)`, owner); err != nil {
+			s.Fatal(err)
+		}
+		s.exec(`INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at)
+			VALUES ($1, $2, $3, $4, '/etc/notifyd/notifyd.yaml', now() - interval '3 days', now() - interval '3 h')`, owner, os.Getpid()+i, store.ThisHost(), version)
 	}
 }

@@ -49,16 +49,18 @@ type planBody struct {
 	Reason     string
 }
 
-func positionPath(name string) string { return Path + "position?name=" + url.QueryEscape(name) }
+func (o *outbox) positionPath(name string) string {
+	return o.base + "position?name=" + url.QueryEscape(name)
+}
 
 // position shows the position of a destination of a stream, and its replays.
-func (c *Console) position(w http.ResponseWriter, r *http.Request, s session) error {
+func (o *outbox) position(w http.ResponseWriter, r *http.Request, v viewer) error {
 	name := r.URL.Query().Get("name")
-	b, err := c.positionOf(r.Context(), name)
+	b, err := o.positionOf(r.Context(), name)
 	if err != nil {
 		return err
 	}
-	p := c.newPage("Position of "+name, "destinations", s, b)
+	p := o.newPage("Position of "+name, "destinations", v, b)
 	switch r.URL.Query().Get("done") {
 	case "moved":
 		p.Done = "Moved. The relay that has the destination goes on from there within about a second."
@@ -67,12 +69,12 @@ func (c *Console) position(w http.ResponseWriter, r *http.Request, s session) er
 	case "stopped":
 		p.Done = "Stopped. What has failed goes on as a retry or a dead letter."
 	}
-	return c.render(w, http.StatusOK, "position", p)
+	return o.render(w, http.StatusOK, "position", p)
 }
 
-func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, err error) {
-	client := c.tables.Load().client
-	b = positionBody{Name: name, Back: destinationPath(name)}
+func (o *outbox) positionOf(ctx context.Context, name string) (b positionBody, err error) {
+	client := o.tables.Load().client
+	b = positionBody{Name: name, Back: o.destinationPath(name)}
 	if b.PositionDetails, err = client.Position(ctx, name); err != nil {
 		return b, err
 	}
@@ -96,17 +98,17 @@ func (c *Console) positionOf(ctx context.Context, name string) (b positionBody, 
 }
 
 // plan describes the effect of a seek or a replay, with a form that starts exactly that.
-func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error {
-	q, client := r.URL.Query(), c.tables.Load().client
-	b := planBody{Name: q.Get("name"), Back: positionPath(q.Get("name")), Reason: q.Get("reason")}
-	dry := ops.Action{Actor: actor, DryRun: true}
+func (o *outbox) plan(w http.ResponseWriter, r *http.Request, v viewer) error {
+	q, client := r.URL.Query(), o.tables.Load().client
+	b := planBody{Name: q.Get("name"), Back: o.positionPath(q.Get("name")), Reason: q.Get("reason")}
+	dry := ops.Action{Actor: v.by(), DryRun: true}
 	if q.Get("do") == "seek" {
 		m, err := client.Seek(r.Context(), b.Name, q.Get("to"), dry)
 		if err != nil {
 			return err
 		}
 		b.Seek, b.Next = &m, m.To+1
-		return c.render(w, http.StatusOK, "plan", c.newPage("Move "+b.Name, "destinations", s, b))
+		return o.render(w, http.StatusOK, "plan", o.newPage("Move "+b.Name, "destinations", v, b))
 	}
 	what, err := rangeOf(q)
 	if err != nil {
@@ -123,7 +125,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, s session) error 
 	for _, t := range b.Types {
 		b.Total += t.Count
 	}
-	return c.render(w, http.StatusOK, "plan", c.newPage("Replay to "+b.Name, "destinations", s, b))
+	return o.render(w, http.StatusOK, "plan", o.newPage("Replay to "+b.Name, "destinations", v, b))
 }
 
 // rangeOf reads a range from a form.
@@ -143,48 +145,48 @@ func rangeOf(q url.Values) (ops.ReplayRange, error) {
 }
 
 // seek moves a position.
-func (c *Console) seek(w http.ResponseWriter, r *http.Request, _ session) error {
+func (o *outbox) seek(w http.ResponseWriter, r *http.Request, v viewer) error {
 	name := r.PostForm.Get("name")
-	m, err := c.tables.Load().client.Seek(r.Context(), name, r.PostForm.Get("to"), ops.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	m, err := o.tables.Load().client.Seek(r.Context(), name, r.PostForm.Get("to"), ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")})
 	if err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "moved", "destination", name, "from", m.From, "to", m.To, "remote", r.RemoteAddr)
-	return c.backTo(w, r, name, "moved")
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "moved", "destination", name, "from", m.From, "to", m.To, "actor", v.by(), "remote", r.RemoteAddr)
+	return o.backTo(w, r, name, "moved")
 }
 
 // replayRange requests a replay of a range.
-func (c *Console) replayRange(w http.ResponseWriter, r *http.Request, _ session) error {
+func (o *outbox) replayRange(w http.ResponseWriter, r *http.Request, v viewer) error {
 	what, err := rangeOf(r.PostForm)
 	if err != nil {
 		return err
 	}
-	begun, err := c.tables.Load().client.StartReplay(r.Context(), what, ops.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	begun, err := o.tables.Load().client.StartReplay(r.Context(), what, ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")})
 	if err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "replayed a range", "destination", what.Destination,
-		"replay", begun.ID, "from", begun.From, "to", begun.To, "remote", r.RemoteAddr)
-	return c.backTo(w, r, what.Destination, "replayed")
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "replayed a range", "destination", what.Destination,
+		"replay", begun.ID, "from", begun.From, "to", begun.To, "actor", v.by(), "remote", r.RemoteAddr)
+	return o.backTo(w, r, what.Destination, "replayed")
 }
 
 // stopRange stops a replay of a range.
-func (c *Console) stopRange(w http.ResponseWriter, r *http.Request, _ session) error {
+func (o *outbox) stopRange(w http.ResponseWriter, r *http.Request, v viewer) error {
 	id, err := strconv.ParseInt(r.PostForm.Get("id"), 10, 64)
 	if err != nil {
 		return badRequest("A replay has a number.")
 	}
-	ended, err := c.tables.Load().client.StopReplay(r.Context(), id, ops.Action{Actor: actor, Reason: r.PostForm.Get("reason")})
+	ended, err := o.tables.Load().client.StopReplay(r.Context(), id, ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")})
 	if err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "stopped a replay", "destination", ended.Destination, "replay", id, "remote", r.RemoteAddr)
-	return c.backTo(w, r, ended.Destination, "stopped")
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "stopped a replay", "destination", ended.Destination, "replay", id, "actor", v.by(), "remote", r.RemoteAddr)
+	return o.backTo(w, r, ended.Destination, "stopped")
 }
 
-func (c *Console) backTo(w http.ResponseWriter, r *http.Request, name, done string) error {
-	c.sampler.sampleNow()
-	http.Redirect(w, r, positionPath(name)+"&done="+done, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
+func (o *outbox) backTo(w http.ResponseWriter, r *http.Request, name, done string) error {
+	o.sampler.sampleNow()
+	http.Redirect(w, r, o.positionPath(name)+"&done="+done, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
 	return nil
 }
 

@@ -76,7 +76,7 @@ func TestMoveAndReplay(t *testing.T) {
 // TestPositionReadOnly: a console that refuses actions offers none.
 func TestPositionReadOnly(t *testing.T) {
 	t.Parallel()
-	s := serve(t, func(c *Config) { c.ReadOnly = true })
+	s := serve(t, func(c *setup) { c.ReadOnly = true })
 	if a := s.do(s.request(http.MethodPost, Path+"position/replay", url.Values{"name": {"mail"}})); a.code != http.StatusForbidden {
 		t.Errorf("%d\n%s", a.code, a.body)
 	}

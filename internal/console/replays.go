@@ -37,8 +37,8 @@ type replays struct {
 // replay is one replay, and the outcome of its letters.
 type replay struct {
 	ID          string
-	Destination string
-	Events      []int64 // those that were chosen; nil for a group
+	Destination string  // "" for several
+	Events      []int64 // those that were chosen; nil for others
 	Rate        float64 // per second; 0 means no limit
 	Begun       time.Time
 
@@ -57,6 +57,7 @@ type replay struct {
 type replayBody struct {
 	*replay
 
+	Base     string
 	Result   ops.BulkResult
 	Became   ops.WatchCounts
 	Groups   []groupRow
@@ -72,9 +73,9 @@ var (
 	errReplayEnded   = errors.New("the daemon has stopped")
 )
 
-// begin begins a replay in the background.
-func (c *Console) begin(ctx context.Context, f ops.DeadLetterFilter, reason string, rate float64) (*replay, error) {
-	l := &c.replays
+// start begins a replay in the background.
+func (o *outbox) start(ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAction) (*replay, error) {
+	l := &o.replays
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	under := 0
@@ -93,9 +94,9 @@ func (c *Console) begin(ctx context.Context, f ops.DeadLetterFilter, reason stri
 		l.all[0].forget(errReplayStopped)
 		l.all = l.all[1:]
 	}
-	client := c.tables.Load().client
+	client := o.tables.Load().client
 	r := &replay{
-		ID: rand.Text(), Destination: f.Destination, Events: f.Events, Rate: rate, Begun: time.Now(),
+		ID: rand.Text(), Destination: oneDestination(f), Events: f.Events, Rate: a.Rate, Begun: time.Now(),
 		watch: client.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
 	}
 	// A browser that leaves does not stop the replay.
@@ -111,14 +112,25 @@ func (c *Console) begin(ctx context.Context, f ops.DeadLetterFilter, reason stri
 	l.running.Go(func() {
 		defer stop(nil)
 		defer close(r.over)
-		result, err := client.ReplayDeadLetters(replaying, f, ops.BulkAction{
-			Actor: actor, Reason: reason, Rate: rate, Acted: r.watch.Add, Progress: func(now ops.BulkResult) { r.set(now, nil) },
-		})
+		a.Acted, a.Progress = r.watch.Add, func(now ops.BulkResult) { r.set(now, nil) }
+		result, err := client.ReplayDeadLetters(replaying, f, a)
 		r.set(result, err)
-		c.cfg.Log.InfoContext(looking, "action at the console", "action", "replayed", "destination", f.Destination,
-			"fingerprint", f.Fingerprint, "letters", result.Done, "err", err)
+		o.cfg.Log.InfoContext(looking, "console action", "action", "replayed", "destination", f.Destination,
+			"fingerprint", f.Fingerprint, "letters", result.Done, "actor", a.Actor, "err", err)
 	})
 	return r, nil
+}
+
+// oneDestination returns the destination of all letters that a filter chooses; "" for several.
+func oneDestination(f ops.DeadLetterFilter) string {
+	name := f.Destination
+	for i, l := range f.Letters {
+		if i > 0 && l.Destination != name {
+			return ""
+		}
+		name = l.Destination
+	}
+	return name
 }
 
 func closed(c <-chan struct{}) bool {
@@ -180,8 +192,8 @@ func (l *replays) find(id string) *replay {
 }
 
 // body is the current state of a replay.
-func (c *Console) replayBody(r *replay) replayBody {
-	b := replayBody{replay: r, Became: r.watch.Counts(), ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
+func (o *outbox) replayBody(r *replay, readOnly bool) replayBody {
+	b := replayBody{replay: r, Base: o.base, Became: r.watch.Counts(), ReadOnly: readOnly, Back: o.base + "dead"}
 	r.mu.Lock()
 	b.Result = r.result
 	err := r.err
@@ -193,28 +205,28 @@ func (c *Console) replayBody(r *replay) replayBody {
 	case err != nil:
 		b.Stopped = explain(err).text
 	}
-	b.Groups = groupRows(b.Became.Groups[:min(len(b.Became.Groups), groupsShown)])
+	b.Groups = o.groupRows(b.Became.Groups[:min(len(b.Became.Groups), groupsShown)])
 	if len(r.Events) == 1 {
-		b.Back = eventPath(r.Events[0])
+		b.Back = o.eventPath(r.Events[0])
 	}
 	return b
 }
 
 // showReplay shows the outcome of the letters of a replay.
-func (c *Console) showReplay(w http.ResponseWriter, r *http.Request, s session) error {
+func (o *outbox) showReplay(w http.ResponseWriter, r *http.Request, v viewer) error {
 	id := r.URL.Query().Get("id")
-	found := c.replays.find(id)
+	found := o.replays.find(id)
 	if found == nil {
 		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show the outcome.")
 	}
-	p := c.newPage("Replay", "dead", s, c.replayBody(found))
+	p := o.newPage("Replay", "dead", v, o.replayBody(found, o.readOnly(v)))
 	p.Live = "replay"
-	return c.render(w, http.StatusOK, "replay", p)
+	return o.render(w, http.StatusOK, "replay", p)
 }
 
 // replay begins to replay the letters that the form selects.
-func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) error {
-	f, reason, err := chosen(r.PostForm)
+func (o *outbox) replay(w http.ResponseWriter, r *http.Request, v viewer) error {
+	f, reason, err := o.chosenNow(r)
 	if err != nil {
 		return err
 	}
@@ -225,7 +237,7 @@ func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) erro
 			return badRequest("The rate is a number of letters per second, such as 50.")
 		}
 	}
-	begun, err := c.begin(r.Context(), f, reason, rate)
+	begun, err := o.start(r.Context(), f, ops.BulkAction{Actor: v.by(), Reason: reason, Rate: rate})
 	if err != nil {
 		return err
 	}
@@ -234,23 +246,23 @@ func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) erro
 	select {
 	case <-begun.settled:
 	case <-timer.C:
-	case <-c.ended:
+	case <-o.ended:
 	}
-	http.Redirect(w, r, Path+"dead/replays?"+url.Values{"id": {begun.ID}}.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, o.base+"dead/replays?"+url.Values{"id": {begun.ID}}.Encode(), http.StatusSeeOther)
 	return nil
 }
 
 // stopReplay ends a replay between two of its transactions.
-func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, _ session) error {
-	found := c.replays.find(r.PostForm.Get("id"))
+func (o *outbox) stopReplay(w http.ResponseWriter, r *http.Request, _ viewer) error {
+	found := o.replays.find(r.PostForm.Get("id"))
 	if found == nil {
 		return notFound("This relay does not know that replay.")
 	}
 	found.stop(errReplayStopped)
 	select {
 	case <-found.over:
-	case <-c.ended:
+	case <-o.ended:
 	}
-	http.Redirect(w, r, Path+"dead/replays?"+url.Values{"id": {found.ID}}.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, o.base+"dead/replays?"+url.Values{"id": {found.ID}}.Encode(), http.StatusSeeOther)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -26,6 +27,8 @@ const (
 	// queryShare bounds the load on the database: the pause before the next query is
 	// at least this many times the duration of the last one.
 	queryShare = 10
+	// forgetAfter is a pause between two samples after which the charts begin anew.
+	forgetAfter = time.Minute
 	// queryTimeout bounds a query.
 	queryTimeout = 5 * time.Second
 )
@@ -60,33 +63,38 @@ type reading struct {
 	took    time.Duration
 	backlog observe.Backlog
 	latency latency
-	err     error
+	// schema is the version of the tables, and relays are those that are alive.
+	schema outboxsql.State
+	relays []store.RelaySession
+	err    error
 }
 
 // sampler takes the figures once for all viewers.
 type sampler struct {
-	relay   Watched
-	latency func(context.Context) (latency, error)
-	every   time.Duration
+	relay  Watched
+	tables func() *tables
+	every  time.Duration
 
 	querying sync.Mutex // held during a query
 
 	mu      sync.Mutex // guards the fields below
 	last    snapshot
 	changed chan struct{} // closed and replaced with each sample
+	stale   bool          // the last answer of the database is out of date
 	viewers int           // streams
 }
 
-func newSampler(relay Watched, readLatency func(context.Context) (latency, error)) *sampler {
-	return &sampler{relay: relay, latency: readLatency, every: sampleEvery, changed: make(chan struct{})}
+func newSampler(relay Watched, current func() *tables) *sampler {
+	return &sampler{relay: relay, tables: current, every: sampleEvery, changed: make(chan struct{})}
 }
 
-// run samples until ctx ends.
-func (s *sampler) run(ctx context.Context) {
+// run samples until ctx ends, or until unused returns true. It expects that a sample has just been taken.
+func (s *sampler) run(ctx context.Context, unused func() bool) {
+	ctx, cancel := context.WithCancel(ctx)
 	var queries sync.WaitGroup
 	defer queries.Wait()
+	defer cancel()
 	queries.Go(func() { s.queryLoop(ctx) })
-	s.sample(time.Now())
 	ticker := time.NewTicker(s.every)
 	defer ticker.Stop()
 	for {
@@ -94,6 +102,9 @@ func (s *sampler) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
+			if unused() {
+				return
+			}
 			s.sample(now)
 		}
 	}
@@ -125,9 +136,10 @@ func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	s.querying.Lock()
 	defer s.querying.Unlock()
 	s.mu.Lock()
-	last := s.last.reading
+	last, stale := s.last.reading, s.stale
+	s.stale = false
 	s.mu.Unlock()
-	if !last.at.IsZero() && time.Since(last.at) < max(every, queryShare*last.took) {
+	if !stale && !last.at.IsZero() && time.Since(last.at) < max(every, queryShare*last.took) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -135,8 +147,12 @@ func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	begin := time.Now()
 	answer := reading{latency: latency{math.NaN(), math.NaN()}}
 	answer.backlog, answer.err = s.relay.Backlog(ctx)
+	tables := s.tables()
 	if answer.err == nil && answer.backlog.Mode != string(outboxsql.ModeStream) {
-		answer.latency, answer.err = s.latency(ctx)
+		answer.latency, answer.err = tables.latency(ctx)
+	}
+	if answer.err == nil {
+		answer.schema, answer.relays, answer.err = tables.alive(ctx)
 	}
 	answer.at, answer.took = time.Now(), time.Since(begin)
 	s.mu.Lock()
@@ -150,6 +166,9 @@ func (s *sampler) sample(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.last
+	if now.Sub(before.at) > forgetAfter { // after a time without viewers, or with a suspended machine
+		before = snapshot{reading: before.reading}
+	}
 	next := snapshot{at: now, stats: stats, lanes: make(map[string][]lanePoint, len(stats.Destinations)), reading: before.reading}
 	p := point{waiting: math.NaN(), latency: latency{math.NaN(), math.NaN()}}
 	old := make(map[string]observe.DestinationStats, len(before.stats.Destinations))
@@ -262,6 +281,13 @@ func (s *sampler) now(ctx context.Context) snapshot {
 	return s.last
 }
 
+// viewed reports whether a browser has a stream open.
+func (s *sampler) viewed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.viewers > 0
+}
+
 // addViewer counts a stream until remove is called.
 func (s *sampler) addViewer() (remove func()) {
 	s.mu.Lock()
@@ -282,11 +308,12 @@ func (s *sampler) next() (snapshot, <-chan struct{}) {
 }
 
 // sampleNow shows a change at once: the newest snapshot gets the current states,
-// without a new point.
+// without a new point, and the next page queries the database.
 func (s *sampler) sampleNow() {
 	stats := s.relay.Stats()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stale = true
 	// The counters stay those of the sample, or the next rate would be too low.
 	for i, old := range s.last.stats.Destinations {
 		for _, d := range stats.Destinations {

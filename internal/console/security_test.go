@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +20,7 @@ import (
 // the header by which the browser tells.
 func TestPostsOfOthers(t *testing.T) {
 	t.Parallel()
-	open, closed := serve(t, nil), serve(t, func(c *Config) { c.Token = token("right") })
+	open, closed := serve(t, nil), serve(t, func(c *setup) { c.Token = token("right") })
 	if a := closed.post(Path+"login", Path+"login", url.Values{"token": {"right"}}); a.code != http.StatusSeeOther {
 		t.Fatalf("login: %d", a.code)
 	}
@@ -58,10 +61,7 @@ func TestPostsOfOthers(t *testing.T) {
 			"an old browser, another port":             {"", "http://127.0.0.1:1", ""},
 			"an old browser, a host that begins alike": {"", "http://" + own + ".evil.example", ""},
 		} {
-			for _, path := range []string{
-				"destinations/pause", "destinations/resume", "position/seek", "position/replay", "position/stop",
-				"dead/replay", "dead/replays/stop", "dead/discard", "events/edit", "events/retry", "login", "logout",
-			} {
+			for _, path := range append(slices.Collect(maps.Keys(actions())), "login", "logout") {
 				if code := send(path, h); code != http.StatusForbidden {
 					t.Errorf("%s: /%s: %d", name, path, code)
 				}
@@ -109,10 +109,10 @@ func TestNamesOfOthers(t *testing.T) {
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	s := serve(t, func(c *Config) {
+	s := serve(t, func(c *setup) {
 		c.Token, c.Log = token("right"), slog.New(slog.NewTextHandler(&log, nil))
 	})
-	for _, path := range []string{"", "destinations", "events", "events/1", "dead", "dead/group", "relays"} {
+	for _, path := range []string{"", "destinations", "events", "events/1", "dead", "relays"} {
 		a := s.do(s.request(http.MethodGet, Path+path, nil))
 		if a.code != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), Path+"login") {
 			t.Errorf("/%s without a login: %d %s", path, a.code, a.header.Get("Location"))
@@ -155,7 +155,7 @@ func TestLogin(t *testing.T) {
 	if a := s.do(r); a.code != http.StatusSeeOther {
 		t.Errorf("the cookie is still good after the logout: %d", a.code)
 	}
-	if text := log.String(); strings.Contains(text, "wrong-secret") || strings.Contains(text, "right") || !strings.Contains(text, "failed login") {
+	if text := log.String(); strings.Contains(text, "wrong-secret") || strings.Contains(text, "right") || !strings.Contains(text, "console login failed") {
 		t.Errorf("the log:\n%s", text)
 	}
 }
@@ -163,7 +163,7 @@ func TestLogin(t *testing.T) {
 // TestLoginRate: an address that has tried too often must wait, whatever the token; others need not.
 func TestLoginRate(t *testing.T) {
 	t.Parallel()
-	s := serve(t, func(c *Config) { c.Token = token("right") })
+	s := serve(t, func(c *setup) { c.Token = token("right") })
 	login := func(word string) answer {
 		return s.do(s.request(http.MethodPost, Path+"login", url.Values{"token": {word}}))
 	}
@@ -228,43 +228,213 @@ func TestSessionsEnd(t *testing.T) {
 	t.Parallel()
 	var s sessions
 	now := time.Now()
-	first := s.open(now)
-	if !s.lives(first, now.Add(sessionLife-time.Second)) || s.lives(first, now.Add(sessionLife)) {
+	first := s.open(now, true)
+	lives := func(at time.Time) bool {
+		l, open := s.find(first, at)
+		return open && l.readOnly
+	}
+	if !lives(now.Add(sessionLife-time.Second)) || lives(now.Add(sessionLife)) {
 		t.Error("a session does not last as long as it should")
 	}
 	for i := range maxSessions {
-		s.open(now.Add(time.Duration(i+1) * time.Second))
+		s.open(now.Add(time.Duration(i+1)*time.Second), false)
 	}
-	if s.lives(first, now) || len(s.ends) != maxSessions {
-		t.Errorf("%d sessions are kept", len(s.ends))
+	if lives(now) || len(s.all) != maxSessions {
+		t.Errorf("%d sessions are kept", len(s.all))
 	}
 }
 
+// form has fields for every action of the console on a dead letter of mail.
+func form(id int64) url.Values {
+	return url.Values{
+		"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "payload": {"1"}, "name": {"mail"}, "to": {"now"}, "from": {"1"}, "id": {"1"},
+	}
+}
+
+// TestReadOnly: a console that changes nothing, and a login that may not, show all pages without a button, and refuse every action.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	s := serve(t, func(c *Config) { c.ReadOnly = true })
+	for name, c := range map[string]struct {
+		change func(*setup)
+		login  string
+		says   string
+	}{
+		"admin.read_only":       {func(c *setup) { c.ReadOnly = true }, "", "admin.read_only)"},
+		"admin.read_only_token": {func(c *setup) { c.Token, c.ReadOnlyToken = token("right"), token("look") }, "look", "admin.read_only_token"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, c.change)
+			if c.login != "" {
+				if a := s.post(Path+"login", Path+"login", url.Values{"token": {c.login}}); a.code != http.StatusSeeOther {
+					t.Fatalf("login: %d", a.code)
+				}
+			}
+			s.readsOnly(c.says)
+		})
+	}
+}
+
+func (s *site) readsOnly(says string) {
+	s.Helper()
 	id := s.dead("order.placed", "mail", "550 no")
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries`)
-	for _, path := range []string{"", "destinations", "destination?name=mail", "dead", "dead/group?destination=mail&fingerprint=" + errorGroup, fmt.Sprintf("events/%d", id)} {
-		if page := s.get(Path + path); strings.Contains(page, `<button formaction`) || strings.Contains(page, `method="post" action`) || strings.Contains(page, `type="checkbox"`) || !strings.Contains(page, "read-only") {
-			t.Errorf("/%s has a form:\n%s", path, page)
+	s.exec(`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES ('mail', 'ann', '')`)
+	s.outbox.sampler.sampleNow() // the next page queries the database
+	begun, err := s.outbox.start(s.Context(), ops.DeadLetterFilter{Destination: "none"}, ops.BulkAction{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	paths := []string{
+		"", "destinations", "destination?name=mail", "events", "dead", "dead?destination=mail&fingerprint=" + errorGroup, fmt.Sprintf("events/%d", id),
+		"relays", "dead/replays?id=" + begun.ID,
+	}
+	for _, path := range paths {
+		page := strings.ReplaceAll(s.get(Path+path), `method="post" action="/console/logout"`, "")
+		if strings.Contains(page, `formaction`) || strings.Contains(page, `method="post" action`) || strings.Contains(page, `type="checkbox"`) || !strings.Contains(page, "read-only") {
+			s.Errorf("/%s has a form:\n%s", path, page)
 		}
 	}
-	form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}}
-	for _, path := range []string{"destinations/pause", "destinations/resume", "dead/replay", "dead/replays/stop", "dead/discard", "events/edit", "events/retry"} {
-		if a := s.do(s.request(http.MethodPost, Path+path, form)); a.code != http.StatusForbidden || !strings.Contains(a.body, "read-only") {
-			t.Errorf("/%s: %d", path, a.code)
+	if page := s.get(Path); !strings.Contains(page, "The destination mail was paused") || strings.Contains(page, "b-resume") {
+		s.Errorf("the overview:\n%s", page)
+	}
+	before := query[string](s, sqlEverything)
+	for path := range actions() {
+		if a := s.do(s.request(http.MethodPost, Path+path, form(id))); a.code != http.StatusForbidden || !strings.Contains(a.body, says) {
+			s.Errorf("/%s: %d\n%s", path, a.code, a.body)
 		}
 	}
-	if len(s.relay.paused) != 0 || query[string](s, `SELECT state FROM outbox_deliveries`) != "dead" {
-		t.Error("something was changed")
+	if len(s.relay.paused) != 0 || query[string](s, sqlEverything) != before {
+		s.Error("something was changed")
+	}
+}
+
+// sqlEverything changes with each action.
+const sqlEverything = `SELECT concat_ws(' ', (SELECT string_agg(d::text, ',') FROM outbox_deliveries d), (SELECT string_agg(e::text, ',') FROM outbox_events e),
+	(SELECT string_agg(a::text, ',') FROM outbox_audit a), (SELECT string_agg(p::text, ',') FROM outbox_pauses p))`
+
+// TestTokens: each token has its own rights, also after the other login, and neither is the other's.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(c *setup) { c.Token, c.ReadOnlyToken = token("right"), token("look") })
+	id := s.dead("order.placed", "mail", "550 no")
+	login := func(word string) int {
+		return s.do(s.request(http.MethodPost, Path+"login", url.Values{"token": {word}})).code
+	}
+	pause := func() int {
+		return s.do(s.request(http.MethodPost, Path+"destinations/pause", form(id))).code
+	}
+	for _, word := range []string{"", "rightlook", "loo"} {
+		if code := login(word); code != http.StatusUnauthorized {
+			t.Errorf("token %q: %d", word, code)
+		}
+	}
+	if code := pause(); code != http.StatusUnauthorized {
+		t.Errorf("an action without a login: %d", code)
+	}
+	if login("look"); pause() != http.StatusForbidden {
+		t.Error("the read-only login may act")
+	}
+	looking := cookies(s)
+	if login("right"); pause() != http.StatusSeeOther {
+		t.Error("the other login may not act")
+	}
+	acting := cookies(s)
+	s.client = s.browser()
+	r := s.request(http.MethodPost, Path+"destinations/resume", form(id))
+	r.Header.Set("Cookie", looking)
+	if a := s.do(r); a.code != http.StatusUnauthorized {
+		t.Errorf("the session before the second login is still open: %d", a.code)
+	}
+	r = s.request(http.MethodPost, Path+"destinations/resume", form(id))
+	r.Header.Set("Cookie", acting)
+	if a := s.do(r); a.code != http.StatusSeeOther {
+		t.Errorf("the session of the second login: %d", a.code)
+	}
+	only := serve(t, func(c *setup) { c.Token = token("right") })
+	if a := only.do(only.request(http.MethodPost, Path+"login", url.Values{"token": {""}})); a.code != http.StatusUnauthorized {
+		t.Errorf("an empty token, without a read-only one: %d", a.code)
+	}
+}
+
+// TestActor: the audit has the name by a trusted proxy, and no other.
+func TestActor(t *testing.T) {
+	t.Parallel()
+	header := func(proxies ...string) func(*setup) {
+		return func(c *setup) {
+			c.Actor.Name = "X-Forwarded-User"
+			for _, p := range proxies {
+				c.Actor.Proxies = append(c.Actor.Proxies, netip.MustParsePrefix(p))
+			}
+		}
+	}
+	trusted, other := serve(t, header("10.0.0.0/8", "127.0.0.1/32")), serve(t, header("10.0.0.0/8", "127.0.0.2/32"))
+	for name, c := range map[string]struct {
+		s     *site
+		names []string
+		code  int
+		want  string
+	}{
+		"the proxy":                       {trusted, []string{" ann@example.com "}, http.StatusSeeOther, "ann@example.com"},
+		"a name beyond ASCII":             {trusted, []string{"Zoë Müller"}, http.StatusSeeOther, "Zoë Müller"},
+		"no name":                         {trusted, nil, http.StatusBadRequest, ""},
+		"an empty name":                   {trusted, []string{" "}, http.StatusBadRequest, ""},
+		"a client that is no proxy":       {other, []string{"ann@example.com"}, http.StatusSeeOther, "console"},
+		"a client and the proxy":          {trusted, []string{"mallory", "ann"}, http.StatusBadRequest, ""},
+		"a name that is too long":         {trusted, []string{strings.Repeat("x", maxActor+1)}, http.StatusBadRequest, ""},
+		"a tab":                           {trusted, []string{"ann\tbob"}, http.StatusBadRequest, ""},
+		"a name that turns the direction": {trusted, []string{"ann\u202ebob"}, http.StatusBadRequest, ""},
+		"no text":                         {trusted, []string{"ann\xff"}, http.StatusBadRequest, ""},
+	} {
+		id := c.s.dead("order.placed", "mail", "550 no")
+		r := c.s.request(http.MethodPost, Path+"dead/replay", form(id))
+		r.Header["X-Forwarded-User"] = c.names
+		if a := c.s.do(r); a.code != c.code {
+			t.Errorf("%s: %d\n%s", name, a.code, a.body)
+		}
+		if got := query[string](c.s, `SELECT coalesce((SELECT actor FROM outbox_audit WHERE event_id = $1), '')`, id); got != c.want {
+			t.Errorf("%s: the actor is %q, want %q", name, got, c.want)
+		}
+	}
+	r := trusted.request(http.MethodGet, Path, nil)
+	r.Header.Set("X-Forwarded-User", "ann<b>")
+	if a := trusted.do(r); a.code != http.StatusOK || !strings.Contains(a.body, "ann&lt;b&gt;") {
+		t.Errorf("the page does not show who acts: %d\n%s", a.code, a.body)
+	}
+}
+
+// TestActorIsEverywhere: every action records the person's name.
+func TestActorIsEverywhere(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(c *setup) {
+		c.Actor = ActorHeader{Name: "X-Forwarded-User", Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	})
+	send := func(path string, form url.Values) {
+		t.Helper()
+		r := s.request(http.MethodPost, Path+path, form)
+		r.Header.Set("X-Forwarded-User", "ann")
+		if a := s.do(r); a.code != http.StatusSeeOther {
+			t.Errorf("%s: %d\n%s", path, a.code, a.body)
+		}
+	}
+	id := s.dead("order.placed", "mail", "550 no")
+	send("events/edit", form(id))
+	send("dead/replay", form(id))
+	send("events/retry", form(id))
+	send("dead/discard", form(s.dead("order.placed", "mail", "550 no")))
+	send("destinations/pause", form(id))
+	if got := query[string](s, `SELECT string_agg(action || ' ' || actor, ', ' ORDER BY id) FROM outbox_audit`); got != "edit ann, replay ann, retry ann, discard ann" {
+		t.Error(got)
+	}
+	if s.relay.by != "ann" {
+		t.Errorf("paused by %s", s.relay.by)
 	}
 }
 
 func TestHiddenPayloads(t *testing.T) {
 	t.Parallel()
 	for _, hidden := range []bool{true, false} {
-		s := serve(t, func(c *Config) { c.HidePayloads = hidden })
+		s := serve(t, func(c *setup) { c.HidePayloads = hidden })
 		id := s.dead("order.placed", "mail", "550 no")
 		s.exec(`INSERT INTO outbox_audit (event_id, action, actor, old_payload) VALUES ($1, 'edit', 'me', '{"was": "OLD-TEXT"}')`, id)
 		page := s.get(fmt.Sprintf("%sevents/%d", Path, id))
@@ -294,13 +464,13 @@ func TestMarkup(t *testing.T) {
 	s.relay.mu.Unlock()
 	q := url.QueryEscape(markup)
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE state = 'dead'`)
-	begun, err := s.console.begin(t.Context(), ops.DeadLetterFilter{Destination: markup, Events: []int64{1 << 40}}, markup, 0)
+	begun, err := s.outbox.start(t.Context(), ops.DeadLetterFilter{Destination: markup, Events: []int64{1 << 40}}, ops.BulkAction{Actor: consoleActor, Reason: markup, Rate: 0})
 	if err != nil {
 		t.Fatal(err)
 	}
 	paths := []string{
 		"", "destinations", "events", "events?aggregate_type=" + q, "destination?name=" + q, "dead/replays?id=" + begun.ID, fmt.Sprintf("events/%d", id), "dead", "dead?destination=" + q,
-		"dead/group?destination=" + q + "&fingerprint=" + errorGroup, "relays", "destinations?done=" + q, "dead?done=" + q + "&n=1",
+		"dead?destination=" + q + "&fingerprint=" + errorGroup, "relays", "destinations?done=" + q, "dead?done=" + q + "&n=1",
 	}
 	for _, path := range paths {
 		page := s.get(Path + path)

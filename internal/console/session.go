@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"crypto/rand"
 	"net"
 	"net/http"
@@ -24,47 +25,65 @@ const (
 // session is the id of a login, as the cookie has it. It is empty without a login.
 type session string
 
+// viewer is the sender of a request.
+type viewer struct {
+	session  session
+	readOnly bool // logged in with the token that permits no action
+	// actor is the name by a trusted proxy, "" for none, and misnamed why the proxy's name cannot be used.
+	actor    string
+	misnamed error
+}
+
+// by returns the name of the viewer in the audit.
+func (v viewer) by() string { return cmp.Or(v.actor, consoleActor) }
+
+// login is an open session.
+type login struct {
+	end      time.Time
+	readOnly bool
+}
+
 // sessions are the open logins. They end with the process.
 type sessions struct {
-	mu   sync.Mutex
-	ends map[session]time.Time
+	mu  sync.Mutex
+	all map[session]login
 }
 
 // open begins a session.
-func (s *sessions) open(now time.Time) session {
+func (s *sessions) open(now time.Time, readOnly bool) session {
 	id := session(rand.Text())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var oldest session
-	for other, end := range s.ends {
-		if !now.Before(end) {
-			delete(s.ends, other)
-		} else if oldest == "" || end.Before(s.ends[oldest]) {
+	for other, l := range s.all {
+		if !now.Before(l.end) {
+			delete(s.all, other)
+		} else if oldest == "" || l.end.Before(s.all[oldest].end) {
 			oldest = other
 		}
 	}
-	if len(s.ends) >= maxSessions {
-		delete(s.ends, oldest)
+	if len(s.all) >= maxSessions {
+		delete(s.all, oldest)
 	}
-	if s.ends == nil {
-		s.ends = make(map[session]time.Time)
+	if s.all == nil {
+		s.all = make(map[session]login)
 	}
-	s.ends[id] = now.Add(sessionLife)
+	s.all[id] = login{now.Add(sessionLife), readOnly}
 	return id
 }
 
-// lives reports whether the session is open.
-func (s *sessions) lives(id session, now time.Time) bool {
+// find returns the login of an open session.
+func (s *sessions) find(id session, now time.Time) (l login, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end, ok := s.ends[id]
-	return ok && now.Before(end)
+	l, open = s.all[id]
+	return l, open && now.Before(l.end)
 }
 
 func (s *sessions) close(id session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.ends, id)
+	delete(s.all, id)
 }
 
 const (
@@ -121,7 +140,7 @@ func isLoopbackHost(host string) bool {
 }
 
 // handler serves a page to an authorized viewer. Its error is shown.
-type handler func(w http.ResponseWriter, r *http.Request, s session) error
+type handler func(w http.ResponseWriter, r *http.Request, v viewer) error
 
 // door lets viewers in: it has the pages of the login, and knows the open sessions.
 type door struct {
@@ -134,29 +153,34 @@ type door struct {
 // Without a token every request is admitted.
 func (d *door) inside(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, ok := d.session(r)
+		v, ok := d.viewer(r)
 		if !ok && d.console.cfg.Token != nil {
 			d.sendToLogin(w, r)
 			return
 		}
-		if err := h(w, r, s); err != nil {
-			d.console.fail(w, r, s, err)
+		if err := h(w, r, v); err != nil {
+			d.console.fail(w, r, v, err)
 		}
 	})
 }
 
-// session returns the open session of the request's cookie.
-func (d *door) session(r *http.Request) (session, bool) {
+// viewer returns the sender of a request, and whether the request has an open session.
+func (d *door) viewer(r *http.Request) (v viewer, open bool) {
+	v.actor, v.misnamed = d.console.cfg.Actor.of(r)
 	cookie, err := r.Cookie(cookieName)
-	if err != nil || !d.sessions.lives(session(cookie.Value), time.Now()) {
-		return "", false
+	if err != nil {
+		return v, false
 	}
-	return session(cookie.Value), true
+	l, open := d.sessions.find(session(cookie.Value), time.Now())
+	if open {
+		v.session, v.readOnly = session(cookie.Value), l.readOnly
+	}
+	return v, open
 }
 
 func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, Path+"live/") {
-		d.console.fail(w, r, "", failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
+	if r.Method != http.MethodGet || r.PathValue("page") != "" { // the latter is a stream
+		d.console.fail(w, r, viewer{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
 		return
 	}
 	target := Path + "login"
@@ -166,16 +190,21 @@ func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, target, http.StatusSeeOther)
 }
 
-// act admits a form, unless the console is read-only.
+// act admits a form of a viewer who may act.
 func (c *Console) act(h handler) handler {
-	return func(w http.ResponseWriter, r *http.Request, s session) error {
-		if c.cfg.ReadOnly {
+	return func(w http.ResponseWriter, r *http.Request, v viewer) error {
+		switch {
+		case c.cfg.ReadOnly:
 			return forbidden("This console is read-only (admin.read_only).")
+		case v.readOnly:
+			return forbidden("This login is read-only (admin.read_only_token). Log out, and log in with the other token to act.")
+		case v.misnamed != nil:
+			return badRequest("Nothing was done, because it cannot be recorded who acts: " + v.misnamed.Error() + ".")
 		}
 		if err := r.ParseForm(); err != nil {
 			return badRequest("The form is malformed.")
 		}
-		return h(w, r, s)
+		return h(w, r, v)
 	}
 }
 
@@ -196,44 +225,53 @@ func localPath(next string) string {
 
 func (d *door) showLogin(w http.ResponseWriter, r *http.Request) {
 	next := localPath(r.URL.Query().Get("next"))
-	if _, in := d.session(r); in || d.console.cfg.Token == nil {
+	if _, in := d.viewer(r); in || d.console.cfg.Token == nil {
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 		return
 	}
-	if err := d.console.render(w, http.StatusOK, "login", d.console.newPage("Log in", "login", "", loginBody{Next: next})); err != nil {
-		d.console.fail(w, r, "", err)
+	if err := d.console.render(w, http.StatusOK, "login", d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{Next: next})); err != nil {
+		d.console.fail(w, r, viewer{}, err)
 	}
 }
 
 func (d *door) login(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
-		d.console.fail(w, r, "", badRequest("The form is malformed."))
+		d.console.fail(w, r, viewer{}, badRequest("The form is malformed."))
 		return
 	}
 	if !d.attempts.allow(r.RemoteAddr, time.Now()) {
-		d.console.cfg.Log.WarnContext(r.Context(), "too many logins at the console", "remote", r.RemoteAddr)
+		d.console.cfg.Log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
 		w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
-		d.console.fail(w, r, "", failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
+		d.console.fail(w, r, viewer{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
 		return
 	}
 	next := localPath(r.PostForm.Get("next"))
-	if d.console.cfg.Token != nil && !d.console.cfg.Token.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
-		d.console.cfg.Log.WarnContext(r.Context(), "failed login at the console", "remote", r.RemoteAddr)
-		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage("Log in", "login", "", loginBody{next, true})); err != nil {
-			d.console.fail(w, r, "", err)
+	readOnly, ok := d.verify(strings.TrimSpace(r.PostForm.Get("token")))
+	if !ok {
+		d.console.cfg.Log.WarnContext(r.Context(), "console login failed", "remote", r.RemoteAddr)
+		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{next, true})); err != nil {
+			d.console.fail(w, r, viewer{}, err)
 		}
 		return
 	}
-	if old, ok := d.session(r); ok {
-		d.sessions.close(old)
-	}
-	setCookie(w, r, d.sessions.open(time.Now()), sessionLife)
-	d.console.cfg.Log.InfoContext(r.Context(), "login at the console", "remote", r.RemoteAddr)
+	old, _ := d.viewer(r)
+	d.sessions.close(old.session)
+	setCookie(w, r, d.sessions.open(time.Now(), readOnly), sessionLife)
+	d.console.cfg.Log.InfoContext(r.Context(), "console login", "read_only", readOnly, "remote", r.RemoteAddr)
 	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 }
 
-func (d *door) logout(w http.ResponseWriter, r *http.Request, s session) error {
-	d.sessions.close(s)
+// verify reports whether a token is one of those that people log in with, and whether that login may only look.
+func (d *door) verify(token string) (readOnly, ok bool) {
+	cfg := &d.console.cfg
+	if cfg.Token == nil || cfg.Token.Verify(token) {
+		return false, true
+	}
+	return true, cfg.ReadOnlyToken != nil && cfg.ReadOnlyToken.Verify(token)
+}
+
+func (d *door) logout(w http.ResponseWriter, r *http.Request, v viewer) error {
+	d.sessions.close(v.session)
 	setCookie(w, r, "", -time.Second)
 	http.Redirect(w, r, Path, http.StatusSeeOther)
 	return nil

@@ -29,7 +29,7 @@ func (router) DestinationsOf(eventType string) []string {
 // of mail and audit; audit is a destination of another relay.
 func serveStream(t *testing.T, partitioned bool) *site {
 	t.Helper()
-	s := serve(t, func(c *Config) { c.Router = router{} })
+	s := serve(t, func(c *setup) { c.Router = router{} })
 	conn, err := s.pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestStreamPages(t *testing.T) {
 				"destinations":          {`id="d-gone"`, `href="/console/destination?name=gone"`},
 				"destination?name=mail": {"<dt>Lag</dt><dd>2, 1 of them", `<dt>Blocked aggregates</dt><dd>1</dd>`},
 				"destination?name=gone": {"<dt>Delivered by</dt><dd>none</dd>", "the purge of events above 0"},
-				"relays":                {"Owners of shards", "types without a route", `<span class="badge bad">none</span>`, "Owner of shards"},
+				"relays":                {"Who delivers what", "types without a route", `<span class="badge bad">none</span>`, ">a relay that does not describe itself</td>", "No relay delivers hook: its shard has no owner.", "notifyd run, with a configuration that has it"},
 				"":                      {"No relay delivers hook: its shard has no owner.", "No relay delivers (types without a route)"},
 			} {
 				text := s.get(Path + page)
@@ -101,7 +101,7 @@ func TestStreamPages(t *testing.T) {
 					}
 				}
 			}
-			if text := s.get(Path + "relays"); strings.Contains(text, "Shares of the aggregates") || strings.Contains(text, "Claims") {
+			if text := s.get(Path + "relays"); strings.Contains(text, "Owner") || strings.Contains(text, "Claims") {
 				t.Errorf("the relays of a stream:\n%s", text)
 			}
 		})
@@ -113,10 +113,10 @@ func (s *site) awaitReading() {
 	s.Helper()
 	deadline, now := time.After(patience), time.Now()
 	for {
-		if last := s.console.sampler.now(s.Context()).reading; last.at.Add(-last.took).After(now) {
+		if last := s.outbox.sampler.now(s.Context()).reading; last.at.Add(-last.took).After(now) {
 			return
 		}
-		_, changed := s.console.sampler.next()
+		_, changed := s.outbox.sampler.next()
 		select {
 		case <-changed:
 		case <-deadline:

@@ -20,11 +20,12 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
 		TLS: AdminFiles(c, s.from.path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 	}
-	if s.console, err = newConsole(ctx, c, s.from.path, s.from.version, s.only(), log); err != nil {
+	if s.console, err = newConsole(c, s.from.path, s.from.version, log); err != nil {
 		return nil, err
 	}
 	if s.console != nil {
 		serve.Console = s.console
+		s.console.follow(ctx, s.listed(c), s.member)
 	}
 	server, err := admin.Listen(ctx, serve, log)
 	if err != nil {

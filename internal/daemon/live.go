@@ -37,12 +37,12 @@ func (l *live) replace(relay *notifyd.Relay) {
 	l.relay = relay
 }
 
-// Pause implements console.Pauser.
+// Pause pauses a destination, see ops.Client.
 func (l *live) Pause(ctx context.Context, destination string, a ops.Action) error {
 	return l.Relay().Ops().Pause(ctx, destination, a)
 }
 
-// Resume implements console.Pauser.
+// Resume resumes a destination, see ops.Client.
 func (l *live) Resume(ctx context.Context, destination string, a ops.Action) (was bool, err error) {
 	return l.Relay().Ops().Resume(ctx, destination, a)
 }
@@ -75,12 +75,12 @@ func (l *live) Waiting(ctx context.Context) (observe.Backlog, error) {
 	return l.Relay().Waiting(ctx)
 }
 
-// Backlog implements console.Watched.
+// Backlog reads the backlog from the database.
 func (l *live) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return l.Relay().Backlog(ctx)
 }
 
-// DestinationsOf implements console.Router.
+// DestinationsOf returns the destinations of an event type.
 func (l *live) DestinationsOf(eventType string) []string { return l.Relay().DestinationsOf(eventType) }
 
 // addCounters returns s with the counters of past added to its own, and those

@@ -254,6 +254,9 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 		}
 		m.start(ctx, wanted[name], next[name], since)
 	}
+	if ctx.Err() == nil {
+		s.console.follow(ctx, wanted, s.member)
+	}
 	if s.many && len(added)+len(removed)+len(changed) > 0 {
 		for _, names := range [][]string{added, removed, changed} {
 			slices.Sort(names)
@@ -290,9 +293,6 @@ func (s *supervisor) reload(ctx context.Context) {
 	}
 	restart := NeedRestart(s.first, r.config)
 	s.state.succeeded(restart)
-	if err := s.console.follow(ctx, r.config); err != nil {
-		s.log.WarnContext(ctx, "web console keeps the previous database: restart notifyd", "err", err)
-	}
 	s.log.InfoContext(ctx, "configuration reloaded", "config", s.from.path, "changed", changed)
 	if len(restart) > 0 {
 		s.log.WarnContext(ctx, "changed settings need a restart", "settings", restart)

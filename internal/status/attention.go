@@ -23,6 +23,47 @@ type Attention struct {
 	Text        string `json:"text"`
 	// Cure is a command or an instruction.
 	Cure string `json:"cure"`
+	// Kind and EventType are for a program that offers an action next to the cure. EventType is the type without a route,
+	// empty for other problems.
+	Kind      Kind   `json:"-"`
+	EventType string `json:"-"`
+}
+
+// Kind is what an [Attention] is about.
+type Kind string
+
+// The kinds of problems.
+const (
+	// KindTables is about the tables of the whole outbox, or that no relay uses them.
+	KindTables Kind = "tables"
+	// KindReload is a reload that a relay has refused.
+	KindReload Kind = "reload"
+	// KindRelay is a relay that hangs, or that the database refuses statements of.
+	KindRelay Kind = "relay"
+	// KindMissing are stored deliveries without their events.
+	KindMissing Kind = "missing"
+	// KindNotConfigured is a destination that is not configured and has deliveries.
+	KindNotConfigured Kind = "not configured"
+	// KindPaused is a paused destination.
+	KindPaused Kind = "paused"
+	// KindDown is a destination that is unavailable, and KindFailing one that answers with failures.
+	KindDown    Kind = "down"
+	KindFailing Kind = "failing"
+	// KindWaiting is an event that has waited for long.
+	KindWaiting Kind = "waiting"
+	// KindDead are dead letters.
+	KindDead Kind = "dead"
+	// KindUnrouted is an event type without a route.
+	KindUnrouted Kind = "unrouted"
+	// KindPosition is a position of a stream.
+	KindPosition Kind = "position"
+)
+
+// Problems returns the problems that do not fix themselves, the most severe first. They follow from the other fields, and from the
+// names of the configured destinations: nil if these are not known.
+func (s *Status) Problems(destinations []string) []Attention {
+	s.known = destinations
+	return append(s.attention(), s.positionsAttention()...).sorted()
 }
 
 // Severity orders problems: the more severe is greater.
@@ -82,8 +123,8 @@ const (
 // list collects the problems that last until an operator acts.
 type list []Attention
 
-func (l *list) add(severity Severity, destination, cure, format string, args ...any) {
-	*l = append(*l, Attention{Severity: severity, Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure})
+func (l *list) add(severity Severity, kind Kind, destination, cure, format string, args ...any) {
+	*l = append(*l, Attention{Severity: severity, Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure, Kind: kind})
 }
 
 // sorted returns the problems, the most severe first.
@@ -96,24 +137,24 @@ func (l list) sorted() list {
 func (s *Status) attention() (all list) {
 	switch {
 	case len(s.Schema.Elsewhere) > 0:
-		all.add(Error, "", "set database.schema (or --schema), or run notifyd migrate for another outbox",
+		all.add(Error, KindTables, "", "set database.schema (or --schema), or run notifyd migrate for another outbox",
 			"The schema %s has no tables of notifyd, and schema %s has.", s.Schema.Name, strings.Join(s.Schema.Elsewhere, ", "))
 	case s.Schema.Version < s.Schema.Latest:
-		all.add(Error, "", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+		all.add(Error, KindTables, "", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	case s.Schema.Version > s.Schema.Latest:
-		all.add(Error, "", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+		all.add(Error, KindTables, "", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	}
 	if len(s.Relays) == 0 && s.Backlog.Oldest != nil {
-		all.add(Error, "", "notifyd run", "No relay uses this database, and events wait.")
+		all.add(Error, KindTables, "", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	for _, r := range s.Relays {
 		if p := r.Program; p != nil && p.Refused != "" {
-			all.add(Warning, "", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.", p.Host, p.Process, p.Refused)
+			all.add(Warning, KindReload, "", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.", p.Host, p.Process, p.Refused)
 		}
 	}
 	all = append(all, s.Relay.attention()...)
 	if n := s.Backlog.Missing; n.N > 0 {
-		all.add(Warning, "", engine.MissingCure, "The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
+		all.add(Warning, KindMissing, "", engine.MissingCure, "The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
 	}
 	for _, name := range s.names() {
 		all = append(all, s.ofDestination(name)...)
@@ -127,10 +168,10 @@ func (r *Relay) attention() (all list) {
 		return nil
 	}
 	for _, code := range r.Refused {
-		all.add(Error, "", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
+		all.add(Error, KindRelay, "", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
 	}
 	for _, reason := range r.Hangs {
-		all.add(Error, "", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
+		all.add(Error, KindRelay, "", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
 	}
 	return all
 }
@@ -142,25 +183,25 @@ func (s *Status) ofDestination(name string) (all list) {
 	switch {
 	case !s.configured(name):
 		if waits.N > 0 && !s.hasPosition(name) { // the list of positions reports those
-			all.add(Warning, name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
+			all.add(Warning, KindNotConfigured, name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
 		}
 	case d.Pause != nil:
-		all.add(Warning, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
+		all.add(Warning, KindPaused, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
 			name, ago(s.At.Sub(d.Pause.Since).Seconds()), d.Pause.By, prefixed(": ", d.Pause.Reason))
 	case r != nil && r.Unavailable:
-		all.add(Error, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
 	case r != nil && r.FailingEvents > 0 && (r.FailingEvents >= manyFailing || r.Failing > longFailing.Seconds()):
-		all.add(Error, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
+		all.add(Error, KindFailing, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
 			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(observe.Count{N: int(r.FailingEvents)}, "failure"), lastError(&d))
 	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
-		all.add(Error, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s was unavailable %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
 	case d.Oldest != nil && d.Oldest.Age > longWait.Seconds():
-		all.add(Warning, name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
+		all.add(Warning, KindWaiting, name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
 	}
 	if d.Dead.N > 0 {
-		all.add(Warning, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s.", name, counted(d.Dead, "dead letter"))
+		all.add(Warning, KindDead, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s.", name, counted(d.Dead, "dead letter"))
 	}
 	return all
 }
@@ -221,11 +262,12 @@ func (s *Status) unrouted() (all list) {
 		types = types[:topUnrouted]
 	}
 	for _, t := range types {
-		all.add(Warning, "", cure, "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
+		all.add(Warning, KindUnrouted, "", cure, "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
+		all[len(all)-1].EventType = t.EventType
 	}
 	if rest.N > 0 {
 		events.More = events.More || rest.More
-		all.add(Warning, "", "notifyd status --full names them", "No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
+		all.add(Warning, KindUnrouted, "", "notifyd status --full names them", "No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
 	}
 	return all
 }

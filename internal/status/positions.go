@@ -64,7 +64,7 @@ func (s *Status) positionsAttention() (all list) {
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
 		if p.OtherRelays > 0 && p.Shard == 0 {
-			all.add(Warning, p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
+			all.add(Warning, KindPosition, p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
 				"Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays)
 		}
 		if p.Session != nil {
@@ -77,10 +77,10 @@ func (s *Status) positionsAttention() (all list) {
 			if rows := d.Retry.Plus(d.Parked); rows.N > 0 {
 				stored = "; " + wait(rows) + " beside it"
 			}
-			all.add(Warning, p.Destination, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
+			all.add(Warning, KindPosition, p.Destination, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
 				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
 		case len(s.Relays) > 0:
-			all.add(Error, p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
+			all.add(Error, KindPosition, p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
 				"No relay delivers %s: its shard has no owner.", p.Name())
 		}
 	}

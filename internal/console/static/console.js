@@ -41,13 +41,30 @@
     setInterval(() => { if (!document.hidden) { ages(); } }, 5000);
   }
 
-  // Says on the buttons how many rows are chosen.
+  // Chooses all rows of a page, and says how many are chosen.
   document.querySelectorAll('form.chosen').forEach((form) => {
+    const rows = [...form.querySelectorAll('input[name=letter]')];
+    const all = form.querySelector('.choose-all');
+    const some = form.querySelector('input[name=which][value=chosen]');
+    if (!all || !some) {
+      return;
+    }
     const count = () => {
-      const n = form.querySelectorAll('input[name=event]:checked').length;
-      form.querySelectorAll('[data-count]').forEach((e) => { e.textContent = n > 0 ? String(n) : e.dataset.count; });
+      const n = rows.filter((row) => row.checked).length;
+      all.checked = n === rows.length;
+      all.indeterminate = n > 0 && n < rows.length;
+      form.querySelectorAll('[data-count]').forEach((e) => { e.textContent = n > 0 ? `: ${n}` : ''; });
     };
-    form.addEventListener('change', count);
+    all.hidden = false;
+    form.addEventListener('change', (event) => {
+      if (event.target === all) {
+        rows.forEach((row) => { row.checked = all.checked; });
+      }
+      if (event.target === all || event.target.name === 'letter') {
+        some.checked = true;
+      }
+      count();
+    });
     count();
   });
 
