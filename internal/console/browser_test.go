@@ -245,6 +245,28 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
+// TestOutboxesInABrowser loads the list of outboxes, and the pages of one of them and of one that is down; the switch works.
+func TestOutboxesInABrowser(t *testing.T) {
+	t.Parallel()
+	b := openTab(t)
+	north, _ := serveMany(t)
+	axe := findAxe(t)
+	for _, view := range []struct {
+		name, scheme string
+		width        int64
+	}{{"light", "light", 1200}, {"dark", "dark", 1200}, {"phone", "light", 390}, {"narrow", "light", 320}} {
+		b.look(view.scheme, view.width)
+		for _, p := range []struct{ name, path string }{{"outboxes", ""}, {"north", "outbox/north/"}, {"down", "outbox/down/"}} {
+			b.run(chromedp.Navigate(north.server.URL+Path+p.path), chromedp.WaitVisible("main"))
+			b.check(view.name+"-"+p.name, axe)
+			b.noTrouble(view.name + "-" + p.name)
+		}
+	}
+	b.run(chromedp.Navigate(north.server.URL+Path+"outbox/north/dead"), chromedp.WaitVisible("#switch"))
+	b.run(chromedp.SetValue("#switch", "south"), chromedp.Click(".switch button"))
+	b.awaits(`location.pathname === '/console/outbox/south/dead' && document.getElementById('switch').value === 'south'`)
+}
+
 // check examines the current page.
 func (b *tab) check(where, axe string) {
 	b.Helper()
@@ -376,7 +398,7 @@ func TestHandsInABrowser(t *testing.T) {
 	b.awaits(`/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(document.querySelector('time').title) && document.querySelector('time').textContent.endsWith('ago')`)
 	b.run(chromedp.Click(".choose-all"))
 	b.awaits(`[...document.querySelectorAll('input[name=letter]')].every((e) => e.checked)`)
-	b.run(chromedp.Click("#w-page"), chromedp.Click(".choose-all"), chromedp.Click(`input[value="1 mail"]`), chromedp.Click(`input[value="3 mail"]`))
+	b.run(chromedp.Click("#w-page"), chromedp.Click(".choose-all"), chromedp.Click(`input[name=letter][value="1 mail"]`), chromedp.Click(`input[name=letter][value="3 mail"]`))
 	b.awaits(`document.querySelector('label[for=w-chosen]').textContent === 'the chosen ones: 2' && document.getElementById('w-chosen').checked && document.querySelector('.choose-all').indeterminate`)
 	b.shot("chosen")
 	b.run(chromedp.Click(`button[value="replay"]`), chromedp.WaitVisible("#b-confirm"))
