@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v4"
-
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -184,49 +182,6 @@ func TestDeployDashboardInputs(t *testing.T) {
 	for _, m := range regexp.MustCompile(`"datasource": \{\s*"type": "([^"]*)",\s*"uid": "([^"]*)"\s*\}|"datasource": [^{]`).FindAllStringSubmatch(imported, -1) {
 		if m[1] != "prometheus" || m[2] != "${"+variable.Name+"}" {
 			t.Errorf("a data source is not that of the variable: %s", m[0])
-		}
-	}
-}
-
-// TestDeployCompose reads the compose file, for docker is not everywhere.
-func TestDeployCompose(t *testing.T) {
-	t.Parallel()
-	var compose struct {
-		Services map[string]struct {
-			Image, Command any
-			Build          struct{ Dockerfile, Context string }
-			Environment    map[string]string
-			Volumes        []string
-			Ports          []string
-			DependsOn      map[string]struct{ Condition string } `yaml:"depends_on"`
-		}
-	}
-	if err := yaml.Unmarshal([]byte(testenv.ReadFile(t, deployDir+"/compose/compose.yaml")), &compose); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"postgres", "mailpit", "migrate", "notifyd"} {
-		if compose.Services[name].Image == nil {
-			t.Errorf("there is no service %s", name)
-		}
-	}
-	relay := compose.Services["notifyd"]
-	if relay.DependsOn["migrate"].Condition != "service_completed_successfully" || !strings.HasPrefix(relay.Environment["DATABASE_URL"], "postgres://app:") {
-		t.Errorf("%+v", relay)
-	}
-	if _, err := os.Stat(filepath.Join(deployDir, "compose", relay.Build.Context, relay.Build.Dockerfile)); err != nil {
-		t.Error(err)
-	}
-	for _, v := range relay.Volumes {
-		host, _, _ := strings.Cut(v, ":")
-		if _, err := os.Stat(filepath.Join(deployDir, "compose", host)); err != nil {
-			t.Error(err)
-		}
-	}
-	for name, s := range compose.Services {
-		for _, p := range s.Ports {
-			if !strings.HasPrefix(p, "127.0.0.1:") {
-				t.Errorf("%s is published to everybody: %s", name, p)
-			}
 		}
 	}
 }

@@ -83,7 +83,7 @@ func commands(block string) (list []string) {
 func named() map[string]string {
 	const (
 		noSystemd = "no systemd to talk to: TestDeployUnit has the unit read, TestSystemd has the daemon's side, and TestSIGHUP and TestRunbookPage send the signal"
-		noDocker  = "no Docker daemon: TestDeployImage and TestDeployCompose hold the files against the program"
+		noDocker  = "no Docker daemon: TestDeployImage holds the Dockerfile against the program, TestCompose of deploy/check loads the compose file"
 		noCluster = "no cluster: TestDeployChartCommand renders the chart with the same flags, TestDeployChart has helm lint it"
 		whole     = "runs this very test, and others; TestNamedCommands asks make whether it could"
 		network   = "asks servers on the network; TestNamedCommands asks make whether it could"
@@ -100,7 +100,8 @@ func named() map[string]string {
 
 		"docker build -f deploy/Dockerfile -t notifyd .":                                                             noDocker,
 		"docker run --read-only --cap-drop ALL -v ./config.yaml:/etc/notifyd/config.yaml:ro -e DATABASE_URL notifyd": noDocker,
-		"docker compose -f deploy/compose/compose.yaml up --build":                                                   noDocker,
+		"docker compose -f deploy/compose/compose.yaml up":                                                           noDocker,
+		"docker build -f deploy/Dockerfile -t notifyd:0.1.0 .":                                                       noDocker,
 		"docker run ... notifyd migrate":                                                                             noDocker,
 		"docker build":                                                                                               noDocker,
 		"docker compose up":                                                                                          noDocker,
