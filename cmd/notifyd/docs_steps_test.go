@@ -87,6 +87,7 @@ func named() map[string]string {
 		noCluster = "no cluster: TestDeployChartCommand renders the chart with the same flags, TestDeployChart has helm lint it"
 		whole     = "runs this very test, and others; TestNamedCommands asks make whether it could"
 		network   = "asks servers on the network; TestNamedCommands asks make whether it could"
+		signature = "needs a release that the workflow has signed: TestReleaseIsSigned of scripts holds the workflow against it"
 		archive   = "needs an archive, which TestDeployArchive of internal/dist/cmd/dist packs and types this with"
 		inBench   = "is what TestPerformancePage of bench does, with flags and in its own process"
 		peers     = "is of a module of its own, which has a smoke test"
@@ -119,6 +120,9 @@ func named() map[string]string {
 		"make vuln":        network,
 		"make build":       "builds what every test of this package builds for itself; TestNamedCommands asks make whether it could",
 		"make demo":        "TestQuickstart and TestDemo run the program that it starts",
+
+		`cosign verify-blob --bundle SHA256SUMS.sigstore.json --certificate-oidc-issuer https://token.actions.githubusercontent.com --certificate-identity "https://github.com/$REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0" SHA256SUMS`: signature,
+		`gh attestation verify notifyd_*_linux_amd64.tar.gz --repo "$REPOSITORY"`: signature,
 
 		"sha256sum --ignore-missing -c SHA256SUMS":                                                                     archive,
 		"tar -xzf notifyd_*_linux_amd64.tar.gz":                                                                        archive,
