@@ -165,3 +165,24 @@ func TestPreCommit(t *testing.T) {
 		}
 	}
 }
+
+// TestCommunityFiles: CONTRIBUTING.md leads to the pages about people, which name no address: the project has none.
+func TestCommunityFiles(t *testing.T) {
+	t.Parallel()
+	contributing, err := os.ReadFile("../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page, heading := range map[string]string{"CODE_OF_CONDUCT.md": "\n## Report\n", "MAINTAINERS.md": "\n## How they decide\n", "SECURITY.md": "\n## Reporting a vulnerability\n"} {
+		text, err := os.ReadFile("../" + page)
+		if err != nil || !strings.Contains(string(text), heading) {
+			t.Errorf("%s has no section %q, %v", page, strings.TrimSpace(heading), err)
+		}
+		if !strings.Contains(string(contributing), "("+page+")") {
+			t.Errorf("CONTRIBUTING.md does not lead to %s", page)
+		}
+		if address := regexp.MustCompile(`[\w.+-]+@[\w-]+\.\w+`).Find(text); address != nil {
+			t.Errorf("%s names the address %s", page, address)
+		}
+	}
+}
