@@ -150,13 +150,13 @@ func TestDeployDashboardInputs(t *testing.T) {
 	if len(dashboard.Inputs) != 1 || dashboard.Inputs[0].Type != "datasource" || dashboard.Inputs[0].PluginID != "prometheus" || dashboard.Inputs[0].Label == "" {
 		t.Fatalf("the import asks for %+v", dashboard.Inputs)
 	}
-	want := map[string]bool{"grafana grafana": true, "datasource prometheus": true}
+	want := map[string]bool{"grafana/grafana": true, "datasource/prometheus": true}
 	for _, p := range dashboard.Panels {
-		want["panel "+p.Type] = true
+		want["panel/"+p.Type] = true
 	}
 	got := make(map[string]bool)
 	for _, r := range dashboard.Requires {
-		got[r.Type+" "+r.ID] = true
+		got[r.Type+"/"+r.ID] = true
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("__requires lists %v, the dashboard uses %v", got, want)
