@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestDependabot: Dependabot looks at each module and at the workflows, except for the
-// modules that no command can upgrade.
+// TestDependabot: Dependabot looks at each module and at the workflows. It may ignore
+// versions of a module, and no module altogether.
 func TestDependabot(t *testing.T) {
 	t.Parallel()
 	_, bot := parsed[struct {
@@ -18,7 +18,8 @@ func TestDependabot(t *testing.T) {
 			Ecosystem   string   `yaml:"package-ecosystem"`
 			Directories []string `yaml:"directories"`
 			Ignore      []struct {
-				Name string `yaml:"dependency-name"`
+				Name  string   `yaml:"dependency-name"`
+				Types []string `yaml:"update-types"`
 			} `yaml:"ignore"`
 		} `yaml:"updates"`
 	}](t, ".github/dependabot.yml")
@@ -34,12 +35,10 @@ func TestDependabot(t *testing.T) {
 		if len(want) < 3 || !slices.Equal(u.Directories, want) {
 			t.Errorf("looks at %q, the modules are in %q", u.Directories, want)
 		}
-		ignored := false
 		for _, i := range u.Ignore {
-			ignored = ignored || i.Name == "github.com/jackc/pgxlisten"
-		}
-		if !ignored {
-			t.Error("pgxlisten is not ignored")
+			if len(i.Types) == 0 {
+				t.Errorf("ignores every version of %s, also the first release of a module that has none", i.Name)
+			}
 		}
 	}
 	if !seen["gomod"] || !seen["github-actions"] {
@@ -60,6 +59,25 @@ func modules(t *testing.T) (all []string) {
 		}
 	}
 	return all
+}
+
+// TestPgxlisten: Dependabot does not move a version that is a commit, so the modules
+// that name pgxlisten are compared here.
+func TestPgxlisten(t *testing.T) {
+	t.Parallel()
+	versions := make(map[string][]string)
+	for _, module := range modules(t) {
+		text, err := os.ReadFile(filepath.Join("..", module, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := regexp.MustCompile(`github\.com/jackc/pgxlisten (\S+)`).FindSubmatch(text); m != nil {
+			versions[string(m[1])] = append(versions[string(m[1])], module)
+		}
+	}
+	if len(versions) != 1 {
+		t.Errorf("versions of pgxlisten, and the modules that name them: %q", versions)
+	}
 }
 
 // TestModulesAreChecked: make vets and lints each module, and tests those that have tests. "make bench-peers" alone is about the
@@ -144,6 +162,27 @@ func TestPreCommit(t *testing.T) {
 		makes(t, target)
 		if _, err := regexp.Compile(hook.Files); err != nil {
 			t.Errorf("%s: %v", hook.Entry, err)
+		}
+	}
+}
+
+// TestCommunityFiles: CONTRIBUTING.md leads to the pages about people, which name no address: the project has none.
+func TestCommunityFiles(t *testing.T) {
+	t.Parallel()
+	contributing, err := os.ReadFile("../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page, heading := range map[string]string{"CODE_OF_CONDUCT.md": "\n## Report\n", "MAINTAINERS.md": "\n## How they decide\n", "SECURITY.md": "\n## Reporting a vulnerability\n"} {
+		text, err := os.ReadFile("../" + page)
+		if err != nil || !strings.Contains(string(text), heading) {
+			t.Errorf("%s has no section %q, %v", page, strings.TrimSpace(heading), err)
+		}
+		if !strings.Contains(string(contributing), "("+page+")") {
+			t.Errorf("CONTRIBUTING.md does not lead to %s", page)
+		}
+		if address := regexp.MustCompile(`[\w.+-]+@[\w-]+\.\w+`).Find(text); address != nil {
+			t.Errorf("%s names the address %s", page, address)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,7 @@ type workflow struct {
 	Permissions map[string]string `yaml:"permissions"`
 	Jobs        map[string]struct {
 		Permissions map[string]string `yaml:"permissions"`
+		Needs       any               `yaml:"needs"` // a name, or several
 		Timeout     int               `yaml:"timeout-minutes"`
 		Uses        string            `yaml:"uses"`
 		Container   struct {
@@ -56,11 +58,12 @@ func workflows(t *testing.T) map[string]workflow {
 	return all
 }
 
-// TestWorkflowsAreMinimal: a job may read the repository, and the one that publishes
-// may write and checks nothing out; foreign code is pinned to a commit.
+// TestWorkflowsAreMinimal: a job may read the repository, and those that sign and publish
+// may write what they are for and check nothing out; foreign code is pinned to a commit.
 func TestWorkflowsAreMinimal(t *testing.T) {
 	t.Parallel()
 	pinned := regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`)
+	mayWrite := map[string][]string{"publish": {"contents"}, "sign": {"id-token", "attestations"}}
 	for path, w := range workflows(t) {
 		if w.Permissions == nil {
 			t.Errorf("%s leaves its permissions to the settings of the repository", path)
@@ -76,7 +79,7 @@ func TestWorkflowsAreMinimal(t *testing.T) {
 			for _, permissions := range []map[string]string{w.Permissions, job.Permissions} {
 				for what, level := range permissions {
 					writes = writes || level != "read"
-					if level != "read" && (name != "publish" || what != "contents") {
+					if level != "read" && !slices.Contains(mayWrite[name], what) {
 						t.Errorf("%s, %s: %s: %s", path, name, what, level)
 					}
 				}

@@ -4,9 +4,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -43,20 +48,38 @@ type object struct {
 	}
 	Data map[string]string
 	Spec struct {
+		Groups         any      // of a PrometheusRule
+		PodSelector    selector `yaml:"podSelector"`
+		PolicyTypes    []string `yaml:"policyTypes"`
+		Ingress        []policyRule
+		Egress         []policyRule
 		Replicas       int
 		MaxUnavailable int `yaml:"maxUnavailable"`
-		Selector       struct {
-			MatchLabels map[string]string `yaml:"matchLabels"`
-		}
-		Template struct {
+		Selector       selector
+		Template       struct {
 			Metadata struct{ Annotations, Labels map[string]string }
 			Spec     pod
 		}
 	}
 }
 
+type selector struct {
+	MatchLabels map[string]string `yaml:"matchLabels"`
+}
+
+// policyRule is a rule of a NetworkPolicy. A rule without peers admits all.
+type policyRule struct {
+	From, To []map[string]any
+	Ports    []struct {
+		Protocol string
+		Port     any
+	}
+}
+
 type probe struct {
-	HTTPGet struct{ Path, Port, Scheme string } `yaml:"httpGet"`
+	HTTPGet          struct{ Path, Port, Scheme string } `yaml:"httpGet"`
+	PeriodSeconds    int                                 `yaml:"periodSeconds"`
+	FailureThreshold int                                 `yaml:"failureThreshold"`
 }
 
 type pod struct {
@@ -77,6 +100,7 @@ type pod struct {
 			ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
 			Capabilities             struct{ Drop []string }
 		} `yaml:"securityContext"`
+		StartupProbe   probe `yaml:"startupProbe"`
 		LivenessProbe  probe `yaml:"livenessProbe"`
 		ReadinessProbe probe `yaml:"readinessProbe"`
 	}
@@ -99,7 +123,8 @@ type envVar struct {
 // required are values that have no default.
 const required = "database.existingSecret=db,image.repository=registry.example.com/notifyd"
 
-// render returns the objects that the chart makes of the values, by kind.
+// render returns the objects that the chart makes of the values, by kind. The second object of a kind has the suffix of
+// its name: "ConfigMap-dashboard".
 func render(t *testing.T, set ...string) map[string]object {
 	t.Helper()
 	args := []string{"template", "shop", chart, "--set", required}
@@ -120,8 +145,10 @@ func render(t *testing.T, set ...string) map[string]object {
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, text)
 		}
-		if o.Kind != "" {
-			all[o.Kind] = o
+		if suffix := strings.TrimPrefix(o.Metadata.Name, "shop-notifyd"); o.Kind == "Job" {
+			all["Job"] = o
+		} else if o.Kind != "" {
+			all[o.Kind+suffix] = o
 		}
 	}
 }
@@ -137,8 +164,10 @@ func TestDeployChart(t *testing.T) {
 			t.Errorf("there is no %s", kind)
 		}
 	}
-	if _, ok := all["ServiceMonitor"]; ok {
-		t.Error("there is a ServiceMonitor that nobody asked for")
+	for _, kind := range []string{"ServiceMonitor", "PrometheusRule", "ConfigMap-dashboard", "NetworkPolicy", "NetworkPolicy-migrate"} {
+		if _, ok := all[kind]; ok {
+			t.Errorf("there is a %s that nobody asked for", kind)
+		}
 	}
 	// The configuration is one that the program takes, and the probes reach it.
 	path := file(t, all["ConfigMap"].Data["config.yaml"])
@@ -197,12 +226,12 @@ func TestDeployChartValues(t *testing.T) {
 	if second := render(t, "config.log.level=debug")["Deployment"].Spec.Template.Metadata.Annotations["checksum/config"]; first == "" || first == second {
 		t.Errorf("a new configuration starts no new relays: %q, %q", first, second)
 	}
-	scheme := func(set ...string) [2]string {
+	scheme := func(set ...string) [3]string {
 		c := render(t, set...)["Deployment"].Spec.Template.Spec.Containers[0]
-		return [2]string{c.LivenessProbe.HTTPGet.Scheme, c.ReadinessProbe.HTTPGet.Scheme}
+		return [3]string{c.StartupProbe.HTTPGet.Scheme, c.LivenessProbe.HTTPGet.Scheme, c.ReadinessProbe.HTTPGet.Scheme}
 	}
 	for set, want := range map[string]string{"replicaCount=2": "HTTP", "service.https=true": "HTTPS", "config.admin.tls.cert_file=tls.crt": "HTTPS"} {
-		if got := scheme(set); got != [2]string{want, want} {
+		if got := scheme(set); got != [3]string{want, want, want} {
 			t.Errorf("%s: the probes ask by %v", set, got)
 		}
 	}
@@ -222,9 +251,113 @@ func TestDeployChartValues(t *testing.T) {
 	for set, want := range map[string]string{
 		"database.existingSecret=": "/database/existingSecret", "replicas=3": "replicas", "migrate.notify=loud": "/migrate/notify", "image.digest=latest": "/image/digest",
 		"image.repository=": "image.repository is empty: build the image with deploy/Dockerfile", "image.repository=null": "image.repository is empty",
+		"networkPolicy.enabled=true,serviceMonitor.enabled=true": "networkPolicy.from is empty although serviceMonitor.enabled is set", "networkPolicy.from[0].pods=x": "/networkPolicy/from",
+		"networkPolicy.database.port=0": "/networkPolicy/database/port", "prometheusRule.runbookBase=git.example.com": "/prometheusRule/runbookBase",
 	} {
 		if _, err := helm(t, "template", "shop", chart, "--set", required, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want a complaint about %s", set, err, want)
+		}
+	}
+}
+
+// TestDeployChartMonitoring: the rules and the dashboard in the cluster are those of deploy/.
+func TestDeployChartMonitoring(t *testing.T) {
+	t.Parallel()
+	all := render(t, "prometheusRule.enabled=true", "prometheusRule.labels.release=prom", "dashboard.enabled=true", "dashboard.annotations.grafana_folder=Events")
+	var want struct{ Groups any }
+	source := testenv.ReadFile(t, deployDir+"/prometheus/rules.yaml")
+	if err := yaml.Unmarshal([]byte(source), &want); err != nil {
+		t.Fatal(err)
+	}
+	rule := all["PrometheusRule"]
+	if !reflect.DeepEqual(rule.Spec.Groups, want.Groups) || want.Groups == nil || rule.Metadata.Labels["release"] != "prom" {
+		t.Errorf("the rules of the cluster are %+v, want %v", rule, want.Groups)
+	}
+	const base = "https://git.example.com/notifyd/blob/main/"
+	linked := render(t, "prometheusRule.enabled=true", "prometheusRule.runbookBase="+base)["PrometheusRule"]
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(source, "runbook: ", "runbook_url: "+base)), &want); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(linked.Spec.Groups, want.Groups) {
+		t.Errorf("the rules with links are %+v, want %v", linked, want.Groups)
+	}
+	dashboard := all["ConfigMap-dashboard"]
+	if got, want := dashboard.Data["notifyd.json"], testenv.ReadFile(t, deployDir+"/grafana/notifyd.json"); strings.TrimSpace(got) != strings.TrimSpace(want) {
+		t.Errorf("the dashboard of the cluster has %d bytes, the file %d", len(got), len(want))
+	}
+	if dashboard.Metadata.Labels["grafana_dashboard"] != "1" || dashboard.Metadata.Annotations["grafana_folder"] != "Events" {
+		t.Errorf("Grafana does not find the dashboard: %+v", dashboard.Metadata)
+	}
+}
+
+// TestDeployChartNetworkPolicy: both policies select the pods that they are about, and admit what is named.
+func TestDeployChartNetworkPolicy(t *testing.T) {
+	t.Parallel()
+	const prometheus, destination, database = "monitoring", "198.51.100.0/24", "203.0.113.7/32"
+	all := render(t, "networkPolicy.enabled=true", "networkPolicy.from[0].podSelector.matchLabels.app="+prometheus, "networkPolicy.database.port=6432",
+		"networkPolicy.database.to[0].ipBlock.cidr="+database, "networkPolicy.egress[0].to[0].ipBlock.cidr="+destination, "networkPolicy.egress[0].ports[0].port=443")
+	relay, job := all["NetworkPolicy"], all["NetworkPolicy-migrate"]
+	for name, c := range map[string]struct {
+		policy object
+		pod    map[string]string
+		egress int
+	}{
+		"relay": {relay, all["Deployment"].Spec.Template.Metadata.Labels, 3},
+		"job":   {job, all["Job"].Spec.Template.Metadata.Labels, 2},
+	} {
+		spec := c.policy.Spec
+		if !maps.Equal(spec.PodSelector.MatchLabels, c.pod) || len(c.pod) == 0 || !slices.Equal(spec.PolicyTypes, []string{"Ingress", "Egress"}) || len(spec.Egress) != c.egress {
+			t.Fatalf("%s: %+v, the pod has %v", name, spec, c.pod)
+		}
+		dns, db := spec.Egress[0], spec.Egress[1]
+		if len(dns.Ports) != 2 || dns.Ports[0].Port != 53 || dns.Ports[0].Protocol != "UDP" || dns.Ports[1].Port != 53 || dns.Ports[1].Protocol != "TCP" {
+			t.Errorf("%s: no name can be looked up: %+v", name, dns)
+		}
+		if len(db.Ports) != 1 || db.Ports[0].Port != 6432 || fmt.Sprint(db.To) != "[map[ipBlock:map[cidr:"+database+"]]]" {
+			t.Errorf("%s: the database is out of reach: %+v", name, db)
+		}
+	}
+	if in := relay.Spec.Ingress; len(in) != 1 || len(in[0].From) != 1 || len(in[0].Ports) != 1 || in[0].Ports[0].Port != "admin" || !strings.Contains(fmt.Sprint(in[0].From), prometheus) {
+		t.Errorf("Prometheus may not connect: %+v", in)
+	}
+	if out := relay.Spec.Egress[2]; out.Ports[0].Port != 443 || !strings.Contains(fmt.Sprint(out.To), destination) {
+		t.Errorf("the destination is out of reach: %+v", out)
+	}
+	// The policy of the job exists before the job, which other policies may stop.
+	if len(job.Spec.Ingress) != 0 || job.Metadata.Annotations["helm.sh/hook"] != all["Job"].Metadata.Annotations["helm.sh/hook"] || job.Metadata.Annotations["helm.sh/hook-weight"] != "-1" {
+		t.Errorf("%+v", job)
+	}
+	closed := render(t, "networkPolicy.enabled=true", "migrate.enabled=false")
+	if p := closed["NetworkPolicy"]; len(p.Spec.Ingress) != 0 || len(p.Spec.Egress) != 2 || p.Spec.Egress[1].Ports[0].Port != 5432 {
+		t.Errorf("%+v", p)
+	}
+	if _, ok := closed["NetworkPolicy-migrate"]; ok {
+		t.Error("there is a policy for a job that nobody wants")
+	}
+}
+
+// TestDeployChartProbes runs the configuration of the chart while the database is down: a relay that waits for it is
+// started and live, so no probe restarts it.
+func TestDeployChartProbes(t *testing.T) {
+	t.Parallel()
+	all := render(t)
+	c := all["Deployment"].Spec.Template.Spec.Containers[0]
+	if bound := c.StartupProbe.PeriodSeconds * c.StartupProbe.FailureThreshold; bound < 30 || bound > 300 {
+		t.Errorf("a relay may take %d s to start", bound)
+	}
+	config := strings.Replace(all["ConfigMap"].Data["config.yaml"], "0.0.0.0:9470", "127.0.0.1:0", 1)
+	d := startDaemon(t, vars{"DATABASE_URL": "postgres://app@127.0.0.1:1/app?sslmode=disable"}, "run", "--config", file(t, config))
+	d.stderr.await(t, `"database does not answer"`)
+	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
+	if address == nil {
+		t.Fatalf("no admin server:\n%s", d.stderr.text())
+	}
+	for name, check := range map[string]struct {
+		probe
+		want int
+	}{"startup": {c.StartupProbe, http.StatusOK}, "liveness": {c.LivenessProbe, http.StatusOK}, "readiness": {c.ReadinessProbe, http.StatusServiceUnavailable}} {
+		if code, body := fetch(t, "http://"+address[1]+check.HTTPGet.Path); code != check.want || check.HTTPGet.Port != "admin" {
+			t.Errorf("the %s probe gets %d from %+v, want %d: %s", name, code, check.HTTPGet, check.want, body)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -83,45 +83,105 @@ func TestDeployImage(t *testing.T) {
 	}
 }
 
-// TestDeployCompose reads the compose file, for docker is not everywhere.
-func TestDeployCompose(t *testing.T) {
+// TestDeployChartFiles: the chart has links to the rules and the dashboard, and no copies. Helm reads files below the
+// chart only, and packs what a link leads to.
+func TestDeployChartFiles(t *testing.T) {
 	t.Parallel()
-	var compose struct {
-		Services map[string]struct {
-			Image, Command any
-			Build          struct{ Dockerfile, Context string }
-			Environment    map[string]string
-			Volumes        []string
-			Ports          []string
-			DependsOn      map[string]struct{ Condition string } `yaml:"depends_on"`
-		}
-	}
-	if err := yaml.Unmarshal([]byte(testenv.ReadFile(t, deployDir+"/compose/compose.yaml")), &compose); err != nil {
+	dir := deployDir + "/helm/notifyd/files"
+	found, err := os.ReadDir(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"postgres", "mailpit", "migrate", "notifyd"} {
-		if compose.Services[name].Image == nil {
-			t.Errorf("there is no service %s", name)
+	sources := map[string]string{"rules.yaml": "prometheus/rules.yaml", "dashboard.json": "grafana/notifyd.json"}
+	if len(found) != len(sources) {
+		t.Errorf("found %v, want %v", found, sources)
+	}
+	for name, source := range sources {
+		if target, err := os.Readlink(filepath.Join(dir, name)); err != nil || target != "../../../"+source {
+			t.Errorf("%s is not a link to %s: %q, %v", name, source, target, err)
+		}
+		if text := testenv.ReadFile(t, filepath.Join(dir, name)); text != testenv.ReadFile(t, deployDir+"/"+source) || text == "" {
+			t.Errorf("%s and %s differ", name, source)
 		}
 	}
-	relay := compose.Services["notifyd"]
-	if relay.DependsOn["migrate"].Condition != "service_completed_successfully" || !strings.HasPrefix(relay.Environment["DATABASE_URL"], "postgres://app:") {
-		t.Errorf("%+v", relay)
+}
+
+// TestDeployDashboardInputs does with the dashboard what Grafana does. Its import asks for each input, and puts the answer
+// in its place. A provisioned dashboard is taken as it is: the variable is the one place that may name the input, since
+// Grafana selects the first data source if no option has the value.
+func TestDeployDashboardInputs(t *testing.T) {
+	t.Parallel()
+	text := testenv.ReadFile(t, deployDir+"/grafana/notifyd.json")
+	var dashboard struct {
+		ID     *int   `json:"id"`
+		UID    string `json:"uid"`
+		Inputs []struct {
+			Name     string `json:"name"`
+			Type     string `json:"type"`
+			PluginID string `json:"pluginId"`
+			Label    string `json:"label"`
+		} `json:"__inputs"`
+		Requires []struct {
+			Type string `json:"type"`
+			ID   string `json:"id"`
+		} `json:"__requires"`
+		Panels []struct {
+			Type string `json:"type"`
+		} `json:"panels"`
+		Templating struct {
+			List []struct {
+				Name    string            `json:"name"`
+				Type    string            `json:"type"`
+				Query   any               `json:"query"`
+				Current map[string]string `json:"current"`
+			} `json:"list"`
+		} `json:"templating"`
 	}
-	if _, err := os.Stat(filepath.Join(deployDir, "compose", relay.Build.Context, relay.Build.Dockerfile)); err != nil {
-		t.Error(err)
-	}
-	for _, v := range relay.Volumes {
-		host, _, _ := strings.Cut(v, ":")
-		if _, err := os.Stat(filepath.Join(deployDir, "compose", host)); err != nil {
-			t.Error(err)
+	parse := func(text string) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(text), &dashboard); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for name, s := range compose.Services {
-		for _, p := range s.Ports {
-			if !strings.HasPrefix(p, "127.0.0.1:") {
-				t.Errorf("%s is published to everybody: %s", name, p)
-			}
+	parse(text)
+	if dashboard.ID != nil || dashboard.UID == "" {
+		t.Errorf("provisioning needs a uid and no id: %q, %v", dashboard.UID, dashboard.ID)
+	}
+	if len(dashboard.Inputs) != 1 || dashboard.Inputs[0].Type != "datasource" || dashboard.Inputs[0].PluginID != "prometheus" || dashboard.Inputs[0].Label == "" {
+		t.Fatalf("the import asks for %+v", dashboard.Inputs)
+	}
+	want := map[string]bool{"grafana/grafana": true, "datasource/prometheus": true}
+	for _, p := range dashboard.Panels {
+		want["panel/"+p.Type] = true
+	}
+	got := make(map[string]bool)
+	for _, r := range dashboard.Requires {
+		got[r.Type+"/"+r.ID] = true
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("__requires lists %v, the dashboard uses %v", got, want)
+	}
+	variable := dashboard.Templating.List[0] // before those that it answers
+	input := "${" + dashboard.Inputs[0].Name + "}"
+	if variable.Type != "datasource" || variable.Query != "prometheus" || variable.Current["value"] != input {
+		t.Errorf("the first variable is %+v", variable)
+	}
+	if n := strings.Count(text, input); n != len(variable.Current) {
+		t.Errorf("%s stands in %d places, the variable has %d: the others find no data source if the dashboard is provisioned", input, n, len(variable.Current))
+	}
+	imported := strings.ReplaceAll(text, input, "uid-of-mine")
+	parse(imported)
+	if chosen := dashboard.Templating.List[0].Current["value"]; chosen != "uid-of-mine" {
+		t.Errorf("the data source of the import is %q", chosen)
+	}
+	for _, m := range regexp.MustCompile(`\$\{([^}]*)\}`).FindAllStringSubmatch(imported, -1) {
+		if m[1] != variable.Name {
+			t.Errorf("nothing replaces %s", m[0])
+		}
+	}
+	for _, m := range regexp.MustCompile(`"datasource": \{\s*"type": "([^"]*)",\s*"uid": "([^"]*)"\s*\}|"datasource": [^{]`).FindAllStringSubmatch(imported, -1) {
+		if m[1] != "prometheus" || m[2] != "${"+variable.Name+"}" {
+			t.Errorf("a data source is not that of the variable: %s", m[0])
 		}
 	}
 }

@@ -83,10 +83,11 @@ func commands(block string) (list []string) {
 func named() map[string]string {
 	const (
 		noSystemd = "no systemd to talk to: TestDeployUnit has the unit read, TestSystemd has the daemon's side, and TestSIGHUP and TestRunbookPage send the signal"
-		noDocker  = "no Docker daemon: TestDeployImage and TestDeployCompose hold the files against the program"
+		noDocker  = "no Docker daemon: TestDeployImage holds the Dockerfile against the program, TestCompose of deploy/check loads the compose file"
 		noCluster = "no cluster: TestDeployChartCommand renders the chart with the same flags, TestDeployChart has helm lint it"
 		whole     = "runs this very test, and others; TestNamedCommands asks make whether it could"
 		network   = "asks servers on the network; TestNamedCommands asks make whether it could"
+		signature = "needs a release that the workflow has signed: TestReleaseIsSigned of scripts holds the workflow against it"
 		archive   = "needs an archive, which TestDeployArchive of internal/dist/cmd/dist packs and types this with"
 		inBench   = "is what TestPerformancePage of bench does, with flags and in its own process"
 		peers     = "is of a module of its own, which has a smoke test"
@@ -100,7 +101,8 @@ func named() map[string]string {
 
 		"docker build -f deploy/Dockerfile -t notifyd .":                                                             noDocker,
 		"docker run --read-only --cap-drop ALL -v ./config.yaml:/etc/notifyd/config.yaml:ro -e DATABASE_URL notifyd": noDocker,
-		"docker compose -f deploy/compose/compose.yaml up --build":                                                   noDocker,
+		"docker compose -f deploy/compose/compose.yaml up":                                                           noDocker,
+		"docker build -f deploy/Dockerfile -t notifyd:0.1.0 .":                                                       noDocker,
 		"docker run ... notifyd migrate":                                                                             noDocker,
 		"docker build":                                                                                               noDocker,
 		"docker compose up":                                                                                          noDocker,
@@ -118,6 +120,9 @@ func named() map[string]string {
 		"make vuln":        network,
 		"make build":       "builds what every test of this package builds for itself; TestNamedCommands asks make whether it could",
 		"make demo":        "TestQuickstart and TestDemo run the program that it starts",
+
+		`cosign verify-blob --bundle SHA256SUMS.sigstore.json --certificate-oidc-issuer https://token.actions.githubusercontent.com --certificate-identity "https://github.com/$REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0" SHA256SUMS`: signature,
+		`gh attestation verify notifyd_*_linux_amd64.tar.gz --repo "$REPOSITORY"`: signature,
 
 		"sha256sum --ignore-missing -c SHA256SUMS":                                                                     archive,
 		"tar -xzf notifyd_*_linux_amd64.tar.gz":                                                                        archive,

@@ -20,6 +20,11 @@ app.kubernetes.io/name: {{ include "notifyd.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "notifyd.migrateLabels" -}}
+app.kubernetes.io/name: {{ include "notifyd.name" . }}-migrate
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "notifyd.labels" -}}
 {{ include "notifyd.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
