@@ -481,6 +481,13 @@ func TestMarkup(t *testing.T) {
 			t.Errorf("/%s contains inline code, which the policy forbids", path)
 		}
 	}
+	for _, form := range []url.Values{
+		{"which": {"all"}, "destination": {markup}, "do": {"discard"}}, {"which": {"chosen"}, "letter": {fmt.Sprintf("%d %s", id, markup)}},
+	} {
+		if a := s.do(s.request(http.MethodPost, Path+"dead/confirm", form)); a.code != http.StatusOK || strings.Contains(a.body, "<script>") || strings.Contains(a.body, "ZgotmplZ") {
+			t.Errorf("the confirmation of %v: %d\n%s", form, a.code, a.body)
+		}
+	}
 	if a := s.do(s.request(http.MethodGet, Path+"events?type="+q, nil)); a.code != http.StatusBadRequest || strings.Contains(a.body, "<script>") {
 		t.Errorf("a refused search: %d\n%s", a.code, a.body)
 	}
