@@ -60,7 +60,7 @@ func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
 			t.Fatal("what is new waits for ever")
 		}
 		hand(testKey(2, 2))
-		if s := l.stats(); s.Delivered != 1 || s.Unavailable {
+		if s := l.stats(); s.Delivered != 1 || s.Down {
 			t.Errorf("%+v", s)
 		}
 		l.drop()

@@ -1225,7 +1225,7 @@ func (l *lane) stats() observe.DestinationStats {
 		is := l.health.Snapshot(now)
 		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
 		s.Capacity, s.Pace, s.RateLimited = l.capacityLocked(now), l.throughput.pace, l.limitWaitsLocked(now)
-		s.Unavailable = l.health.Down() || l.workers.allowedLocked() <= 0
+		s.Down = l.health.Down() || l.workers.allowedLocked() <= 0
 		if l.agg != nil {
 			s.Aggregates = l.agg.Len() + l.agg.Blocked()
 		}

@@ -66,7 +66,7 @@ func merge(all, one *observe.DestinationStats) {
 	all.Queued += one.Queued
 	all.Stuck += one.Stuck
 	all.Throttled += one.Throttled
-	all.Unavailable = all.Unavailable || one.Unavailable
+	all.Down = all.Down || one.Down
 	all.RateLimited = all.RateLimited || one.RateLimited
 	all.Paused = all.Paused || one.Paused
 	if all.State == observe.BreakerClosed || one.State != observe.BreakerClosed && one.State < all.State {

@@ -260,10 +260,10 @@ func TestMergeOfUnlikeShards(t *testing.T) {
 			t.Errorf("%v and %v: %v", c.a, c.b, a.State)
 		}
 	}
-	a := observe.DestinationStats{Unavailable: true, Pace: 2, Trouble: observe.Trouble{DownSince: now, NextProbe: now, Failures: 1, LastError: "old", LastErrorAt: old}}
+	a := observe.DestinationStats{Down: true, Pace: 2, Trouble: observe.Trouble{DownSince: now, NextProbe: now, Failures: 1, LastError: "old", LastErrorAt: old}}
 	b := observe.DestinationStats{Pace: 1, Trouble: observe.Trouble{DownSince: old, Failures: 2, FailingSince: now, LastError: "new", LastErrorAt: now}}
 	merge(&a, &b)
-	if want := (observe.Trouble{DownSince: old, NextProbe: now, Failures: 3, FailingSince: now, LastError: "new", LastErrorAt: now}); a.Trouble != want || a.Pace != 2 || !a.Unavailable {
+	if want := (observe.Trouble{DownSince: old, NextProbe: now, Failures: 3, FailingSince: now, LastError: "new", LastErrorAt: now}); a.Trouble != want || a.Pace != 2 || !a.Down {
 		t.Errorf("%+v", a)
 	}
 }
@@ -297,7 +297,7 @@ func TestOutageOfShards(t *testing.T) {
 		if all, _ := verdicts(t, p); all[VerdictDelivered] != 1 {
 			t.Errorf("another lane has answered %v", all)
 		}
-		if s, p := d.Stats().Destinations[0], d.Progress()[0]; !s.Unavailable || s.State != observe.BreakerOpen || s.Delivered != 1 || s.Capacity == 0 || p.Well {
+		if s, p := d.Stats().Destinations[0], d.Progress()[0]; !s.Down || s.State != observe.BreakerOpen || s.Delivered != 1 || s.Capacity == 0 || p.Well {
 			t.Errorf("%+v, %+v", s, p)
 		}
 		handTo(d.lanes[1], 2)
@@ -311,7 +311,7 @@ func TestOutageOfShards(t *testing.T) {
 		d.ReportDestination("a", 1, nil, false)
 		after(2 * rampCalm)
 		heard("both are", down, up)
-		if s, p := d.Stats().Destinations[0], d.Progress()[0]; s.Unavailable || s.State != observe.BreakerClosed || !p.Well || o.logged("destination up") != 1 {
+		if s, p := d.Stats().Destinations[0], d.Progress()[0]; s.Down || s.State != observe.BreakerClosed || !p.Well || o.logged("destination up") != 1 {
 			t.Errorf("%+v, %+v", s, p)
 		}
 
@@ -320,7 +320,7 @@ func TestOutageOfShards(t *testing.T) {
 		heard("down again", down, up, down)
 		d.lanes[1].Withdraw()
 		d.lanes[1].Disown()
-		if s := d.Stats().Destinations[0]; s.Unavailable {
+		if s := d.Stats().Destinations[0]; s.Down {
 			t.Errorf("%+v", s)
 		}
 		d.ReportDestination("a", 2, errors.New("away"), false)

@@ -79,12 +79,12 @@ func TestDisown(t *testing.T) {
 		}
 		claimOf(l, 1)
 		l.goroutines.Wait()
-		if s := l.stats(); !s.Unavailable || s.Capacity != 0 {
+		if s := l.stats(); !s.Down || s.Capacity != 0 {
 			t.Fatalf("%+v", s)
 		}
 		l.Withdraw()
 		l.Disown()
-		if s := l.stats(); s.Unavailable || s.State != observe.BreakerClosed {
+		if s := l.stats(); s.Down || s.State != observe.BreakerClosed {
 			t.Errorf("disowned: %+v", s)
 		}
 		away = false

@@ -130,7 +130,7 @@ func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
 				if all, left := verdicts(t, p); all[VerdictFailed] != 4 || all[VerdictDelivered] != 16 || left != 0 {
 					t.Fatalf("answers %v, %d have none", all, left)
 				}
-				if s := l.stats(); s.Stuck != 4 || s.Running != 0 || s.Unavailable || s.Capacity == 0 || s.Failed != 4 {
+				if s := l.stats(); s.Stuck != 4 || s.Running != 0 || s.Down || s.Capacity == 0 || s.Failed != 4 {
 					t.Errorf("%+v", s)
 				}
 				if n := o.logged("has not returned 5s after the end of its context"); n != 4 {
@@ -180,7 +180,7 @@ func TestLaneIsStuck(t *testing.T) {
 		if all, left := verdicts(t, p); all[VerdictFailed] != 4 || all[VerdictReleased] != 6 || left != 0 {
 			t.Errorf("answers %v, %d have none", all, left)
 		}
-		if s := l.stats(); !s.Unavailable || s.Capacity != 0 || l.Reserve(Request{N: 1}) != 0 {
+		if s := l.stats(); !s.Down || s.Capacity != 0 || l.Reserve(Request{N: 1}) != 0 {
 			t.Errorf("%+v", s)
 		}
 		if n := o.logged("destination is stuck"); n != 1 {
@@ -189,7 +189,7 @@ func TestLaneIsStuck(t *testing.T) {
 		close(d.over)
 		l.goroutines.Wait()
 		d.few = 0
-		if s := l.stats(); s.Unavailable || s.Stuck != 0 || woken == 0 {
+		if s := l.stats(); s.Down || s.Stuck != 0 || woken == 0 {
 			t.Errorf("after they have returned: %+v, woken %d times", s, woken)
 		}
 		if k := o.kinds(); len(k) != 2 || k[0] != delivery.IncidentDown || k[1] != delivery.IncidentUp {
@@ -291,7 +291,7 @@ func TestStuckLaneDeliversLaterJobs(t *testing.T) {
 			t.Fatal("no room")
 		}
 		after(2 * (l.workers.chunkLimit() + time.Millisecond))
-		if s := l.stats(); !s.Unavailable || s.Stuck != 2 {
+		if s := l.stats(); !s.Down || s.Stuck != 2 {
 			t.Fatalf("it is not stuck: %+v", s)
 		}
 		p := NewBatch(func() bool { return true }, func(bool) {})
@@ -317,7 +317,7 @@ func TestLaneWithFewWorkersLeftHasCapacity(t *testing.T) {
 		l, _ := overheardLane(d, cfg)
 		claimOf(l, few)
 		after(2 * (l.workers.chunkLimit() + time.Millisecond))
-		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.Unavailable {
+		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.Down {
 			t.Fatalf("%+v", s)
 		}
 		if l.Capacity(false) != 1 || l.Reserve(Request{N: 10, Once: true}) != 1 {
@@ -419,7 +419,7 @@ func TestNoAnswerOfAProbe(t *testing.T) {
 					after(time.Second)
 					p := claimOf(l, 1)
 					l.goroutines.Wait()
-					if s := l.stats(); !s.Unavailable || s.State == observe.BreakerRamping {
+					if s := l.stats(); !s.Down || s.State == observe.BreakerRamping {
 						t.Errorf("the destination counts as up: %+v", s)
 					}
 					if _, answers, left := p.Take(); left != 0 || len(answers) != 1 || answers[0].Verdict != VerdictFailed || answers[0].Failures != 1 {

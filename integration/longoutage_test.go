@@ -156,7 +156,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 		taken.insert(e, batch)
 	}
 	released := relay.Stats().Destinations[0].Released
-	relay.untilDestination("probed", func(d *observe.DestinationStats) bool { return d.Released >= released+probes && d.Unavailable })
+	relay.untilDestination("probed", func(d *observe.DestinationStats) bool { return d.Released >= released+probes && d.Down })
 	relay.checkUncounted(e)
 	if n := e.untouched("order.placed", "all"); n < events*9/10 {
 		t.Errorf("%d of %d events wait as if they had never been tried", n, events)

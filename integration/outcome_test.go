@@ -262,7 +262,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 1000)`)
 			testenv.Await(t, "the outage noticed, with no call under way", func() bool {
 				d := destination(r, "mail") // of one moment
-				return d.Unavailable && d.Running == 0
+				return d.Down && d.Running == 0
 			})
 			away.Store(true)
 			for range 3 {

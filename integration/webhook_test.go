@@ -230,7 +230,7 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 			for _, n := range []int{events / 5, events / 2} {
 				r.await(n)
 				r.stop()
-				relay.untilDestination("unavailable", func(d *observe.DestinationStats) bool { return d.Unavailable })
+				relay.untilDestination("unavailable", func(d *observe.DestinationStats) bool { return d.Down })
 				hold.Store(false)
 				r.start()
 			}

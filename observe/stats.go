@@ -151,10 +151,10 @@ type DestinationStats struct {
 	// calls up to the concurrency leave all workers running; each further one costs the lane a worker, and the last one
 	// stops the lane.
 	Stuck int
-	// State is the state of the breaker. Unavailable reports that the lane delivers nothing because the destination is
+	// State is the state of the breaker. Down reports that the lane delivers nothing because the destination is
 	// down: the breaker is open or probing, or too many calls are stuck.
 	State       BreakerState
-	Unavailable bool
+	Down bool
 	// Trouble describes the failures of the destination.
 	Trouble Trouble
 	// Throttled counts answers that asked for fewer deliveries, and Gap is the resulting gap

@@ -18,9 +18,10 @@ import (
 
 var listMessages = flag.String("messages", "", "write all messages of the program to this file, for a review as a whole")
 
-// message is the text of an error or of a log line, with verbs.
+// message is the text of an error, of a log line or of a finding of doctor and status, with verbs.
 type message struct {
 	log   bool
+	finds bool // a finding: a sentence, and its cure
 	place string
 	text  string
 	whole bool // text is a constant, not a part of an expression
@@ -37,8 +38,11 @@ func TestMessages(t *testing.T) {
 	var list strings.Builder
 	for _, m := range all {
 		kind := "error"
-		if m.log {
+		switch {
+		case m.log:
 			kind = "log"
+		case m.finds:
+			kind = "finding"
 		}
 		fmt.Fprintf(&list, "%s\t%s\t%q\n", kind, m.place, m.text)
 		for _, rule := range messageRules {
@@ -67,8 +71,9 @@ var messageRules = []struct {
 	{"a log message has at most 12 words", func(m message) bool {
 		return m.log && len(strings.Fields(m.text)) > 12 && !strings.Contains(m.text, ":")
 	}},
-	{"a message ends without a period", func(m message) bool { return strings.HasSuffix(strings.TrimSpace(m.text), ".") }},
-	{"a message begins in lower case", func(m message) bool { return capitalized.MatchString(m.text) }},
+	{"a message ends without a period", func(m message) bool { return !m.finds && strings.HasSuffix(strings.TrimSpace(m.text), ".") }},
+	{"a message begins in lower case", func(m message) bool { return !m.finds && capitalized.MatchString(m.text) }},
+	{"a finding is a sentence with a period", func(m message) bool { return m.finds && m.text != "%s" && !strings.HasSuffix(m.text, ".") }},
 	{"an error is one line", func(m message) bool {
 		return !m.log && strings.Contains(m.text, "\n") && !slices.Contains(severalLines, file(m))
 	}},
@@ -120,9 +125,19 @@ func messages(t *testing.T) (all []message) {
 
 // messageOf returns the message that a call makes. The receiver of a log call is called log or Log in this project.
 func messageOf(call *ast.CallExpr) (m message, is bool) {
+	if f, is := call.Fun.(*ast.Ident); is && f.Name == "found" && len(call.Args) >= 3 { // of doctor: severity, cure, text
+		m.text, m.whole = text(call.Args[2])
+		m.finds = true
+		return m, m.text != ""
+	}
 	f, is := call.Fun.(*ast.SelectorExpr)
 	if !is || len(call.Args) == 0 {
 		return m, false
+	}
+	if f.Sel.Name == "add" && lastName(f.X) == "all" && len(call.Args) >= 5 { // of status: severity, kind, destination, cure, text
+		m.text, m.whole = text(call.Args[4])
+		m.finds = true
+		return m, m.text != ""
 	}
 	at := 0
 	switch name := lastName(f.X) + "." + f.Sel.Name; name {

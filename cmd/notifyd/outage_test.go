@@ -114,7 +114,7 @@ func (b *badDay) untilSeen(what string, wanted map[string]func(seen) bool) {
 
 func down(text string) func(seen) bool {
 	return func(s seen) bool {
-		return s.Unavailable && s.Down > 0 && s.Refused > 1 && s.FailingEvents > 1 && s.Failed+s.Dead == 0 && s.Delivered == 0 &&
+		return s.Down && s.DownFor > 0 && s.Refused > 1 && s.FailingEvents > 1 && s.Failed+s.Dead == 0 && s.Delivered == 0 &&
 			regexp.MustCompile(` down [\dms]+ .* probe ([\dms]+|now) `).MatchString(s.row) &&
 			strings.Contains(s.needs, "has been down for") && strings.Contains(s.needs, text) &&
 			strings.Contains(s.failing, "no attempt counted") && strings.Contains(s.failing, text)
@@ -122,7 +122,7 @@ func down(text string) func(seen) bool {
 }
 
 func well(s seen) bool {
-	return !s.Unavailable && s.State == "closed" && s.Down == 0 && s.FailingEvents == 0 && s.Delivered > 0 && s.failing == "" && s.needs == "" && strings.Contains(s.row, " up ")
+	return !s.Down && s.State == "closed" && s.DownFor == 0 && s.FailingEvents == 0 && s.Delivered > 0 && s.failing == "" && s.needs == "" && strings.Contains(s.row, " up ")
 }
 
 // TestWhatIsSaidInAnOutage: status and doctor say what fails, in which way and since when, that it
@@ -140,7 +140,7 @@ func TestWhatIsSaidInAnOutage(t *testing.T) {
 			b.untilSeen("in the outage", map[string]func(seen) bool{
 				"gone": down("connection refused"), "busy": down("503"), "locked": down("401"), "slow": down("response_timeout"), "audit": well,
 				"picky": func(s seen) bool {
-					return !s.Unavailable && s.Dead == 3 && s.FailingEvents == 3 && strings.Contains(s.row, " failing ") && strings.Contains(s.needs, "3 dead letters")
+					return !s.Down && s.Dead == 3 && s.FailingEvents == 3 && strings.Contains(s.row, " failing ") && strings.Contains(s.needs, "3 dead letters")
 				},
 			})
 			found, r := examineBy(t, b.config)

@@ -178,7 +178,7 @@ func TestStatusOfOutage(t *testing.T) {
 		commandUntil(t, fmt.Sprintf("mail is %v", state), func(r result) bool {
 			var s status.Status
 			return json.Unmarshal([]byte(r.stdout), &s) == nil && s.Relay != nil && slices.ContainsFunc(s.Relay.Destinations, func(d status.RelayDestination) bool {
-				return d.Name == "mail" && d.State == state.String() && d.Unavailable == (unavailable == 1)
+				return d.Name == "mail" && d.State == state.String() && d.Down == (unavailable == 1)
 			})
 		}, "status", "-c", path, "-o", "json")
 	}

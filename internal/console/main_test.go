@@ -135,7 +135,7 @@ func prepare(t *testing.T, change func(*setup)) *site {
 	t.Helper()
 	pool := testdb.Pool(t, testdb.URL(t, testdb.Tables{}))
 	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: observe.Stats{
-		WakeState: "listening", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
+		WakeState: "listening", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Down: true}},
 	}}}
 	cfg := setup{
 		Config{Version: "test", Log: slog.New(slog.DiscardHandler)},

@@ -72,7 +72,9 @@ func stateOf(d observe.DestinationStats) (text, class string) {
 	switch {
 	case d.Paused:
 		return observe.StatePaused, "paused"
-	case d.Unavailable:
+	case d.Down && d.Stuck > 0 && d.Trouble.DownSince.IsZero():
+		return observe.StateStuck, "bad"
+	case d.Down:
 		return observe.StateDown, "bad"
 	case d.State == observe.BreakerRamping, d.State == observe.BreakerThrottled:
 		return d.State.String(), "warn"

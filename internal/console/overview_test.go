@@ -19,10 +19,11 @@ func TestStateOf(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[[2]string]observe.DestinationStats{
 		{"up", "good"}:        {},
-		{"down", "bad"}:       {State: observe.BreakerProbing, Unavailable: true},
+		{"down", "bad"}:       {State: observe.BreakerProbing, Down: true},
+		{"stuck", "bad"}:      {Down: true, Stuck: 4},
 		{"ramping", "warn"}:   {State: observe.BreakerRamping},
 		{"throttled", "warn"}: {State: observe.BreakerThrottled, Report: &delivery.Report{Blocked: true}},
-		{"paused", "paused"}:  {State: observe.BreakerOpen, Unavailable: true, Paused: true},
+		{"paused", "paused"}:  {State: observe.BreakerOpen, Down: true, Paused: true},
 		{"blocked", "warn"}:   {Report: &delivery.Report{Blocked: true}},
 	} {
 		if text, class := stateOf(d); text != want[0] || class != want[1] {
@@ -39,7 +40,7 @@ func TestProblems(t *testing.T) {
 	mail := observe.DestinationBacklog{Name: "mail", Retry: observe.Count{N: 3}}
 	up := observe.Stats{Destinations: []observe.DestinationStats{{Name: "other"}}}
 	down := observe.DestinationStats{
-		Name: "mail", Unavailable: true, State: observe.BreakerOpen,
+		Name: "mail", Down: true, State: observe.BreakerOpen,
 		Trouble: observe.Trouble{DownSince: at.Add(-7*time.Minute - 4*time.Second), NextProbe: at.Add(9 * time.Second)},
 	}
 	known := func(b observe.Backlog) reading { return reading{at: at, backlog: b} }
@@ -85,7 +86,7 @@ func TestProblemsAreSorted(t *testing.T) {
 		at: at,
 		stats: observe.Stats{
 			DatabaseDown: true, Hangs: []observe.Hang{{Reason: "nothing moves"}}, Refusals: []observe.Refusal{{Err: errors.New("x"), Code: "42501"}},
-			Listener: &observe.ListenerStats{}, Destinations: []observe.DestinationStats{{Name: "a"}, {Name: "b", Unavailable: true}, {Name: "c"}},
+			Listener: &observe.ListenerStats{}, Destinations: []observe.DestinationStats{{Name: "a"}, {Name: "b", Down: true}, {Name: "c"}},
 		},
 		reading: reading{at: at, relays: []store.RelaySession{{Program: &store.Program{Refused: "line 3"}}}, backlog: observe.Backlog{
 			At: at, Mode: observe.ModeStream, Missing: observe.Count{N: 1}, Unrouted: []observe.TypeBacklog{{EventType: "t"}},

@@ -163,8 +163,8 @@ func relayOf(stats observe.Stats, at time.Time) *status.Relay {
 	}
 	for _, d := range stats.Destinations {
 		r.Destinations = append(r.Destinations, status.RelayDestination{
-			Name: d.Name, Unavailable: d.Unavailable, State: d.State.String(), Paused: d.Paused, RateLimited: d.RateLimited,
-			Gap: d.Gap.Seconds(), Down: seconds(at, d.Trouble.DownSince), NextProbe: max(0, -seconds(at, d.Trouble.NextProbe)),
+			Name: d.Name, Down: d.Down, State: d.State.String(), Paused: d.Paused, RateLimited: d.RateLimited,
+			Gap: d.Gap.Seconds(), DownFor: seconds(at, d.Trouble.DownSince), NextProbe: max(0, -seconds(at, d.Trouble.NextProbe)),
 			FailingEvents: float64(d.Trouble.Failures), Failing: seconds(at, d.Trouble.FailingSince),
 			Stuck: d.Stuck, Running: d.Running, Queued: d.Queued,
 		})

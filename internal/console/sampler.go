@@ -319,7 +319,7 @@ func (s *sampler) sampleNow() {
 		for _, d := range stats.Destinations {
 			if d.Name == old.Name {
 				list := slices.Clone(s.last.stats.Destinations)
-				list[i].Paused, list[i].Unavailable, list[i].State, list[i].Trouble = d.Paused, d.Unavailable, d.State, d.Trouble
+				list[i].Paused, list[i].Down, list[i].State, list[i].Trouble = d.Paused, d.Down, d.State, d.Trouble
 				s.last.stats.Destinations = list
 			}
 		}

@@ -109,7 +109,7 @@ func (m *manager) heard(ctx context.Context, err error) {
 func statusOf(s observe.Stats) string {
 	var down []string
 	for _, d := range s.Destinations {
-		if d.Unavailable {
+		if d.Down {
 			down = append(down, d.Name)
 		}
 	}

@@ -47,7 +47,7 @@ func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	if away != "{}" {
 		return "", []Finding{found(Warning, "ATTACH PARTITION, or, where its events are gone for good, UPDATE outbox_mode SET dropped = dropped + outbox_away()",
-			"The ids %s lie in no partition of outbox_events: somebody has detached or dropped it. A stream waits for the events in it.", away)}, nil
+			"The ids %s lie in no partition of outbox_events: it was detached or dropped. A stream waits for the events in it.", away)}, nil
 	}
 	if !f.Tomorrow {
 		return "", []Finding{found(Warning, "notifyd run, with retention.partitions: daily",

@@ -52,7 +52,7 @@ func TestRunRampsUp(t *testing.T) {
 		after(10 * time.Second)
 		down.Store(false)
 		eventually(t, "ramping", func() bool { return r.stateNow() == observe.BreakerRamping })
-		if s := r.Stats().Destinations[0]; s.Unavailable {
+		if s := r.Stats().Destinations[0]; s.Down {
 			t.Error("the destination answers but is shown as unavailable")
 		}
 		begin := time.Now()
@@ -124,7 +124,7 @@ func TestRunClosesWithoutMoreEvents(t *testing.T) {
 		r.start()
 		<-r.Ready()
 		ids := db.write("x", 1)
-		eventually(t, "down", func() bool { return r.Stats().Destinations[0].Unavailable })
+		eventually(t, "down", func() bool { return r.Stats().Destinations[0].Down })
 		p.down.Store(false)
 		eventually(t, "delivered", db.empty)
 		if s := r.stateNow(); s != observe.BreakerRamping {
@@ -152,7 +152,7 @@ func TestPauseWhileRamping(t *testing.T) {
 		r.start()
 		<-r.Ready()
 		ids := db.write("x", 300)
-		eventually(t, "down", func() bool { return r.Stats().Destinations[0].Unavailable })
+		eventually(t, "down", func() bool { return r.Stats().Destinations[0].Down })
 		p.down.Store(false)
 		eventually(t, "ramping", func() bool { return r.stateNow() == observe.BreakerRamping && p.atOnce() > 0 })
 		if err := r.Pause("a"); err != nil {

@@ -71,7 +71,7 @@ func TestPauseWhileDown(t *testing.T) {
 		r.start()
 		<-r.Ready()
 		ids := db.write("x", 50)
-		eventually(t, "unavailable", func() bool { return r.Stats().Destinations[0].Unavailable })
+		eventually(t, "unavailable", func() bool { return r.Stats().Destinations[0].Down })
 		if err := r.Pause("a"); err != nil {
 			t.Fatal(err)
 		}

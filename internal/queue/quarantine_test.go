@@ -59,7 +59,7 @@ func TestRunPutsAside(t *testing.T) {
 				seen := c.n()
 				for range 2 * 60 {
 					after(time.Second)
-					if s := r.Stats().Destinations[0]; !s.Unavailable || s.Failed != 0 || s.Dead != 0 || s.Classes[delivery.ClassEvent] != 0 {
+					if s := r.Stats().Destinations[0]; !s.Down || s.Failed != 0 || s.Dead != 0 || s.Classes[delivery.ClassEvent] != 0 {
 						t.Fatalf("an event that is put aside was taken for an answer: %+v", s)
 					}
 				}

@@ -188,7 +188,7 @@ func (s *Status) ofDestination(name string) (all list) {
 	case d.Pause != nil:
 		all.add(Warning, KindPaused, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
 			name, ago(s.At.Sub(d.Pause.Since).Seconds()), d.Pause.By, prefixed(": ", d.Pause.Reason))
-	case r != nil && r.Unavailable:
+	case r != nil && r.Down:
 		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
 	case r != nil && r.FailingEvents > 0 && (r.FailingEvents >= manyFailing || r.Failing > longFailing.Seconds()):
@@ -196,7 +196,7 @@ func (s *Status) ofDestination(name string) (all list) {
 			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(observe.Count{N: int(r.FailingEvents)}, "failure"), lastError(&d))
 	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
 		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
-			"The destination %s was unavailable %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
+			"The destination %s was down %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
 	case d.Oldest != nil && d.Oldest.Age > longWait.Seconds():
 		all.add(Warning, KindWaiting, name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
 	}
@@ -229,11 +229,11 @@ func (d *RelayDestination) down() string {
 	if d.stuck() {
 		return fmt.Sprintf("gets nothing, because %d calls of its handler have not returned", d.Stuck)
 	}
-	return "has been down for " + ago(d.Down)
+	return "has been down for " + ago(d.DownFor)
 }
 
 // stuck reports that the breaker is closed, and that no worker is left.
-func (d *RelayDestination) stuck() bool { return d.Unavailable && d.Stuck > 0 && d.Down == 0 }
+func (d *RelayDestination) stuck() bool { return d.Down && d.Stuck > 0 && d.DownFor == 0 }
 
 // probe returns when the next delivery finds out whether the destination is up again.
 func (d *RelayDestination) probe() string {

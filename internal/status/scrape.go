@@ -38,33 +38,35 @@ type Relay struct {
 // RelayDestination is a destination of that relay. Counters begin with its start.
 type RelayDestination struct {
 	Name string `json:"name"`
-	// Unavailable reports that the breaker is open, or lets a probe through.
-	Unavailable bool `json:"unavailable"`
+	// Down reports that the breaker is open, or that a probe is under way.
+	Down bool `json:"down"`
 	// State is the state of the breaker: closed, open, probing, ramping or throttled; empty if the relay's version does
 	// not report it.
 	State string `json:"state"`
 	// Gap is the time between the starts of two deliveries while the destination is
 	// throttled, in seconds; 0 otherwise.
 	Gap float64 `json:"throttled_gap_seconds"`
+	// Blocked reports that the destination has requested a pause of its connection.
+	Blocked bool `json:"blocked"`
 	// RateLimited reports that deliveries wait for the destination's rate limit.
 	RateLimited bool `json:"rate_limited"`
 	// Paused reports that the relay honours a pause.
 	Paused bool `json:"paused"`
-	// Down is how long the breaker has not been closed, and NextProbe how long it is until the next
+	// DownFor is how long the breaker has not been closed, and NextProbe how long it is until the next
 	// delivery may find out whether the destination is up again, both in seconds; 0 otherwise.
-	Down      float64 `json:"down_seconds"`
+	DownFor   float64 `json:"down_seconds"`
 	NextProbe float64 `json:"next_probe_seconds"`
 	// FailingEvents counts the calls that have failed since an event was delivered, and Failing is how
 	// long ago the first of them did, in seconds.
 	FailingEvents float64 `json:"failing_events"`
 	Failing       float64 `json:"failing_seconds"`
-	// Stuck counts the calls of the handler that were given up and have not returned.
+	// Stuck counts the calls of the handler that were abandoned and have not returned.
 	Stuck     int     `json:"stuck"`
 	Running   int     `json:"running"`
 	Queued    int     `json:"queued"`
 	Delivered float64 `json:"delivered"`
 	// Failed and Dead count failures that cost an attempt, Refused those that did not: the
-	// destination was unavailable, or throttled.
+	// destination was down, or throttled.
 	Failed  float64 `json:"failed"`
 	Dead    float64 `json:"dead"`
 	Refused float64 `json:"refused"`
@@ -177,19 +179,21 @@ func (r *Relay) set(name string, labels map[string]string, value float64) {
 func (d *RelayDestination) set(name string, labels map[string]string, value float64) {
 	switch name + " " + labels["outcome"] + labels["class"] {
 	case "notifyd_destination_down ":
-		d.Unavailable = value == 1
+		d.Down = value == 1
 	case "notifyd_destination_state ":
 		if value == 1 {
 			d.State = labels["state"]
 		}
 	case "notifyd_destination_throttled_gap_seconds ":
 		d.Gap = value
+	case "notifyd_destination_blocked ":
+		d.Blocked = value == 1
 	case "notifyd_destination_rate_limited ":
 		d.RateLimited = value == 1
 	case "notifyd_destination_paused ":
 		d.Paused = value == 1
 	case "notifyd_destination_down_seconds ":
-		d.Down = value
+		d.DownFor = value
 	case "notifyd_destination_next_probe_seconds ":
 		d.NextProbe = value
 	case "notifyd_destination_failing_events ":
@@ -232,7 +236,7 @@ func (r *Relay) Trouble(name string) (text string, down bool) {
 	switch {
 	case d == nil:
 		return "", false
-	case d.Unavailable:
+	case d.Down:
 		return name + " " + d.down() + prefixed(", ", d.probe()), true
 	case d.FailingEvents > 0:
 		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), counted(observe.Count{N: int(d.FailingEvents)}, "failure")), false

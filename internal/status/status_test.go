@@ -60,8 +60,8 @@ func TestParseRelay(t *testing.T) {
 		t.Errorf("%+v", r.Destinations[0])
 	}
 	if want := (RelayDestination{
-		Name: "mail", Unavailable: true, State: "probing", Gap: 2.5, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1,
-		Refused: 17, Down: 480.5, NextProbe: 12, FailingEvents: 20, Failing: 490, Stuck: 2,
+		Name: "mail", Down: true, State: "probing", Gap: 2.5, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1,
+		Refused: 17, DownFor: 480.5, NextProbe: 12, FailingEvents: 20, Failing: 490, Stuck: 2,
 	}); r.Destinations[1] != want {
 		t.Errorf("%+v", r.Destinations[1])
 	}
@@ -155,19 +155,20 @@ func TestStateOfDestinations(t *testing.T) {
 		needs   string // the beginning of the required action; "" for none
 	}{
 		"well":         {relay: relayWith(RelayDestination{State: "closed"}), backlog: waits, state: "up", next: "due"},
-		"down":         {relayWith(RelayDestination{State: "open", Unavailable: true, Down: 482, NextProbe: 11.5}), failed, nil, "down 8m02s", "probe 12s", "The destination mail has been down for 8m02s, next probe in 12s; the last error (event 7): webhook: 401 Unauthorized."},
-		"probing":      {relayWith(RelayDestination{State: "probing", Unavailable: true, Down: 5}), waits, nil, "down 5s", "probe now", "The destination mail has been down for 5s, the next event probes it."},
-		"ramping":      {relay: relayWith(RelayDestination{State: "ramping", Down: 5}), backlog: waits, state: "ramping", next: "due"},
+		"down":         {relayWith(RelayDestination{State: "open", Down: true, DownFor: 482, NextProbe: 11.5}), failed, nil, "down 8m02s", "probe 12s", "The destination mail has been down for 8m02s, next probe in 12s; the last error (event 7): webhook: 401 Unauthorized."},
+		"probing":      {relayWith(RelayDestination{State: "probing", Down: true, DownFor: 5}), waits, nil, "down 5s", "probe now", "The destination mail has been down for 5s, the next event probes it."},
+		"ramping":      {relay: relayWith(RelayDestination{State: "ramping", DownFor: 5}), backlog: waits, state: "ramping", next: "due"},
 		"throttled":    {relay: relayWith(RelayDestination{State: "throttled", Gap: 2}), backlog: waits, state: "throttled", next: "due"},
+		"blocked":      {relay: relayWith(RelayDestination{State: "closed", Blocked: true, FailingEvents: 1}), backlog: waits, state: "blocked", next: "due"},
 		"fails once":   {relay: relayWith(RelayDestination{State: "closed", FailingEvents: 1, Failing: 3}), backlog: waits, state: "failing 3s", next: "due"},
 		"fails all":    {relayWith(RelayDestination{State: "closed", FailingEvents: 40, Failing: 3}), waits, nil, "failing 3s", "due", "Nothing was delivered to mail for 3s: 40 failures in a row."},
 		"fails long":   {relayWith(RelayDestination{State: "closed", FailingEvents: 2, Failing: 90}), failed, nil, "failing 1m30s", "due", "Nothing was delivered to mail for 1m30s: 2 failures in a row; the last error (event 7): webhook: 401 Unauthorized."},
-		"stuck":        {relayWith(RelayDestination{State: "closed", Unavailable: true, Stuck: 4}), waits, nil, "stuck", "probe now", "The destination mail gets nothing, because 4 calls of its handler have not returned."},
+		"stuck":        {relayWith(RelayDestination{State: "closed", Down: true, Stuck: 4}), waits, nil, "stuck", "probe now", "The destination mail gets nothing, because 4 calls of its handler have not returned."},
 		"paused":       {relayWith(RelayDestination{State: "closed", Paused: true}), paused, nil, "paused", "resume", "The destination mail was paused 1h00m ago by ann@web-1: maintenance."},
 		"pausing":      {relayWith(RelayDestination{State: "closed"}), paused, nil, "pausing", "resume", "The destination mail was paused"},
 		"resuming":     {relay: relayWith(RelayDestination{State: "closed", Paused: true}), backlog: waits, state: "resuming", next: "due"},
 		"not reloaded": {relay: &Relay{}, backlog: waits, known: []string{"mail"}, state: "not loaded", next: "due"},
-		"no relay":     {nil, failed, []string{"mail"}, "?", "due", "The destination mail was unavailable 12s ago; the last error (event 7): webhook: 401 Unauthorized."},
+		"no relay":     {nil, failed, []string{"mail"}, "?", "due", "The destination mail was down 12s ago; the last error (event 7): webhook: 401 Unauthorized."},
 		"removed":      {relayWith(RelayDestination{State: "closed"}), failed, []string{"audit"}, "not configured", "-", "The configuration has no destination mail, and 3 deliveries wait for it."},
 	} {
 		s := Status{At: at, Relay: c.relay, known: c.known, Backlog: observe.Backlog{Destinations: []observe.DestinationBacklog{c.backlog}}}
@@ -228,7 +229,7 @@ func TestUnroutedInShort(t *testing.T) {
 // TestColors: a colour is what a line has on a terminal alone, and text from the tables brings none.
 func TestColors(t *testing.T) {
 	t.Parallel()
-	s := Status{Relay: relayWith(RelayDestination{State: "open", Unavailable: true, Down: 5}), Attention: []Attention{{Severity: Error, Text: "bad \x1b[2J", Cure: "do it"}}}
+	s := Status{Relay: relayWith(RelayDestination{State: "open", Down: true, DownFor: 5}), Attention: []Attention{{Severity: Error, Text: "bad \x1b[2J", Cure: "do it"}}}
 	clean := func(text string) string { return strings.ReplaceAll(text, "\x1b", " ") }
 	if text := s.Table(View{Clean: clean}); strings.Contains(text, "\x1b") {
 		t.Errorf("%q", text)
@@ -257,7 +258,7 @@ func TestScreen(t *testing.T) {
 		b := observe.DestinationBacklog{Name: name, Fresh: observe.Count{N: 123_456}, Oldest: &observe.Waiting{Age: 3}}
 		switch {
 		case i%10 == 7:
-			d = RelayDestination{Name: name, State: "open", Unavailable: true, Down: 482, NextProbe: 5}
+			d = RelayDestination{Name: name, State: "open", Down: true, DownFor: 482, NextProbe: 5}
 			b.LastError = &observe.Failure{EventID: 7, Class: "destination", Text: strings.Repeat("refused ", 30), At: at}
 		case i%2 == 0:
 			b.Dead = observe.Count{N: 3}

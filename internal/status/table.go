@@ -211,10 +211,12 @@ func (s *Status) state(name string) string {
 		return observe.StateUnknown
 	case r.stuck():
 		return observe.StateStuck
-	case r.Unavailable:
-		return observe.StateDown + " " + ago(r.Down)
+	case r.Down:
+		return observe.StateDown + " " + ago(r.DownFor)
 	case r.State == observe.BreakerRamping.String() || r.State == observe.BreakerThrottled.String():
 		return r.State
+	case r.Blocked:
+		return observe.StateBlocked
 	case r.FailingEvents > 0:
 		return observe.StateFailing + " " + ago(r.Failing)
 	case r.RateLimited:
@@ -248,9 +250,9 @@ func (s *Status) nextTry(d *observe.DestinationBacklog) string {
 		return "-"
 	case d.Pause != nil:
 		return "resume"
-	case r != nil && r.Unavailable && r.NextProbe > 0:
+	case r != nil && r.Down && r.NextProbe > 0:
 		return "probe " + ago(math.Ceil(r.NextProbe))
-	case r != nil && r.Unavailable:
+	case r != nil && r.Down:
 		return "probe now"
 	case d.NextDue == nil:
 		return "-"

@@ -68,7 +68,7 @@ func TestCollector(t *testing.T) {
 		Connections: []observe.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
 		Destinations: []observe.DestinationStats{
 			{
-				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
+				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Down: true, Paused: true, Pace: time.Millisecond,
 				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33, Trouble: observe.Trouble{Failures: 34},
 				Parked: 19, Classes: [delivery.ClassRelay + 1]uint64{0: 4, delivery.ClassDestination: 20}, NotBegun: observe.NotBegun{Refused: 28, Withdrawn: 29, Withheld: 30}, Capacity: 31, Aggregates: 32,
 				Started: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},

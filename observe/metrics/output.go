@@ -55,7 +55,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.counter("notifyd_filtered_total", d.Filtered, d.Name)
 	o.histogram("notifyd_commit_to_handler_seconds", &d.Started, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
-	o.gauge("notifyd_destination_down", truth(d.Unavailable), d.Name)
+	o.gauge("notifyd_destination_down", truth(d.Down), d.Name)
 	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
 	for _, state := range observe.BreakerStates() {
 		o.gauge("notifyd_destination_state", truth(d.State == state), d.Name, state.String())
