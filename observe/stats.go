@@ -153,8 +153,8 @@ type DestinationStats struct {
 	Stuck int
 	// State is the state of the breaker. Down reports that the lane delivers nothing because the destination is
 	// down: the breaker is open or probing, or too many calls are stuck.
-	State       BreakerState
-	Down bool
+	State BreakerState
+	Down  bool
 	// Trouble describes the failures of the destination.
 	Trouble Trouble
 	// Throttled counts answers that asked for fewer deliveries, and Gap is the resulting gap
