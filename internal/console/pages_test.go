@@ -451,6 +451,7 @@ func TestRelayOfThePage(t *testing.T) {
 	s.relay.stats.Listener = &observe.ListenerStats{Listening: true}
 	s.relay.mu.Unlock()
 	s.awaitReading()
+	s.outbox.sampler.sample(time.Now())
 	page := s.get(Path + "relays")
 	for _, want := range []string{
 		"this page comes from it", `data-label="Delivers to">mail, hook</td>`, `<span class="badge good">up</span>`, "Writers notify it, and it finds a new event at once.",
