@@ -61,8 +61,8 @@ func (f *DatabaseFlags) RegisterSchema(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Schema, "schema", "", "schema of the tables, in place of database.schema of the file")
 }
 
-// Resolve completes the flags from the configuration file, or from DATABASE_URL if there is no file. It reads only
-// database, retention and outboxes of the file.
+// Resolve completes the flags from the configuration file or, without a file, from DATABASE_URL. It reads only the
+// sections database, retention and outboxes.
 func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 	if f.Schema != "" {
 		if err := outboxsql.ValidateSchema(f.Schema); err != nil {
@@ -101,8 +101,8 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 // loader is a function of package config that reads a file, or a part of it.
 type loader func(path, url string, lookup config.LookupEnv) (*config.Config, error)
 
-// Optional loads the configuration file and applies the flags. It returns nil if there is no file and --outbox is not
-// set. If the file has many outboxes, it returns the configuration of the chosen one.
+// Optional loads the configuration file and applies the flags. Without a file and without --outbox it returns
+// nil. For a file with many outboxes it returns the configuration of the chosen one.
 func (f *DatabaseFlags) Optional(ctx context.Context, a *App, load loader) (*config.Config, string, error) {
 	path, err := config.Find(a.ConfigPath, a.Lookup)
 	if err != nil {

@@ -36,9 +36,9 @@ type Config struct {
 	origins *origins
 	// places holds the position of each destination.
 	places map[string]Mistake
-	// whole are all destinations of the file, where Destinations are those of one outbox; nil else.
+	// whole has all destinations of the file if Destinations belong to one outbox, and is nil otherwise.
 	whole Destinations
-	// place is where the connection strings of one outbox stand; "" for those of the database of the file.
+	// place is the path of an outbox that has its own connection strings, and empty otherwise.
 	place string
 }
 
@@ -85,7 +85,7 @@ type AdminTLS struct {
 	KeyFile  string `yaml:"key_file" jsonschema_description:"PEM file of the key that belongs to 'cert_file'. Read again when it changes." kind:"path"`
 }
 
-// Alerts configures notifications about problems that the relay cannot fix by itself.
+// Alerts configures notifications about problems that require an operator.
 type Alerts struct {
 	To            []string      `yaml:"to" jsonschema_description:"Destinations that receive the alerts, as events of the type 'notifyd.alert'." kind:"list of names"`
 	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=relay,enum=retention,enum=waiting" jsonschema_description:"Incidents to report." unset:"all"`

@@ -27,7 +27,7 @@ type Outboxes struct {
 	Every time.Duration `yaml:"every" jsonschema_description:"How often the query is sent." kind:"duration, at least '1s'"`
 }
 
-// Outbox is one of several outboxes. What it leaves out is that of the whole file.
+// Outbox is one of several outboxes. A setting that it omits has the value of the file.
 type Outbox struct {
 	Name      string          `yaml:"name" jsonschema:"required" jsonschema_description:"Name in metrics, logs, commands and the ids of events: at most 63 letters, digits, '-' and '_', beginning with a letter or a digit."`
 	Schema    string          `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables." unset:"'database.schema'"`
@@ -141,8 +141,8 @@ func withDatabase(s handlers.Secret, name string) handlers.Secret {
 // Place returns where the tables of the configuration are, to be compared.
 func (c *Config) Place() Place { return c.Database.place() }
 
-// For returns the configuration of one outbox: its database, its routes, and the destinations to which they
-// lead. It shares what it does not change with c.
+// For returns the configuration of one outbox: its database, its routes, and their destinations. It shares all other
+// settings with c.
 func (c *Config) For(o *Outbox) *Config {
 	one := *c
 	one.Outboxes = defaults().Outboxes
@@ -201,7 +201,7 @@ func SameWork(old, c *Config) bool {
 	return len(Diff(&before, &after).Destinations) == 0
 }
 
-// Outbox returns the outbox of the list with this name, nil if there is none.
+// Outbox returns the named outbox of the list, or nil.
 func (o *Outboxes) Outbox(name string) *Outbox {
 	i := slices.IndexFunc(o.List, func(one Outbox) bool { return one.Name == name })
 	if i < 0 {

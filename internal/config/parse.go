@@ -53,8 +53,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 	return c, nil
 }
 
-// topLevel lists the keys of the file. The key of the destinations is known, so
-// that it is no mistake, but not decoded here: [fileDecoder] does that.
+// topLevel lists the keys of the file. It includes destinations, which [fileDecoder] decodes.
 func topLevel(c *Config) []setting {
 	all := settingsOf(reflect.ValueOf(c).Elem())
 	for i := range all {
@@ -103,8 +102,8 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 }
 
-// EmptyURL is the mistake of an empty connection string, such as that of an unset
-// variable: it does not mean the server of the PG* variables.
+// EmptyURL describes the mistake of an empty connection string, often from an unset variable. An empty string does not
+// select the server of the PG* variables.
 const EmptyURL = "is empty: give it the connection string, or have neither database.url nor DATABASE_URL, to connect by the variables PG*"
 
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx

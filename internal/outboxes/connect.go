@@ -44,7 +44,7 @@ func ConnectError(err error) error {
 	if cause := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.HasSuffix(line, refusedTLS) }); len(cause) > 1 {
 		lines = cause
 	}
-	text := strings.ReplaceAll(strings.Join(lines, "; "), "AfterNetConnect failed: ", "")
+	text := strings.ReplaceAll(strings.Join(lines, "; "), store.HookFailed, "")
 	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
 }
 
@@ -70,7 +70,7 @@ func ParsePool(c *config.Config, path string) (*pgxpool.Config, error) {
 	return pool, nil
 }
 
-// ParseListen parses the connection string for LISTEN. It returns nil if there is none.
+// ParseListen parses the connection string for LISTEN. Without one it returns nil.
 func ParseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
 	url := c.Database.ListenURL.Reveal()
 	if url == "" {

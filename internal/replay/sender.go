@@ -70,7 +70,7 @@ func (s *Sender) Forget() { s.active, s.findAt = nil, time.Time{} }
 // FindNow makes the next Find search the table.
 func (s *Sender) FindNow() { s.findAt = time.Time{} }
 
-// Find finds a replay that was requested, or is no longer running, if a search is due.
+// Find looks for a replay that was requested or has ended, if a search is due.
 func (s *Sender) Find(ctx context.Context, conn *session.Conn) error {
 	now, d := time.Now(), s.shard.Lane.Destination()
 	if now.Before(s.findAt) || d.Shard > 0 { // the first shard sends the replay

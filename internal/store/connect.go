@@ -221,14 +221,14 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// hookFailed is what pgx writes before the error of a hook, which has its own words.
-const hookFailed = "AfterNetConnect failed: "
+// HookFailed precedes the error of a hook in an error of pgx. The hook that sets a password names its setting itself.
+const HookFailed = "AfterNetConnect failed: "
 
 // connectError joins the lines of a pgx error, one per address, into one line for the log.
 type connectError struct{ error }
 
 func (e *connectError) Error() string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(e.error.Error(), hookFailed, "")), " ")
+	return strings.Join(strings.Fields(strings.ReplaceAll(e.error.Error(), HookFailed, "")), " ")
 }
 func (e *connectError) Unwrap() error { return e.error }
 

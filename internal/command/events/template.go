@@ -85,8 +85,8 @@ that condition fails.`,
 	return cmd
 }
 
-// conditions reports whether the event meets the condition of the route to the destination. It returns nothing if there
-// is no route or no condition.
+// conditions describes whether the event meets the condition of the route to the destination. Without a route or a
+// condition it returns an empty text.
 func conditions(c *config.Config, name string, e *delivery.Event) (string, error) {
 	for _, r := range c.RoutesOf(e.Type) {
 		f := r.Filter()
