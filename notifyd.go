@@ -89,6 +89,7 @@ type Relay struct {
 	starts     map[string]engine.Start
 	owner      int64         // the number that identifies this relay
 	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
+	canListen  func()        // closes listens
 	ready      chan struct{}
 	pauses     pauses
 	refused    chan error                   // capacity 1: the error that ends Run
@@ -165,40 +166,49 @@ func (r *Relay) wire() error {
 
 // wireListener creates the part that listens.
 func (r *Relay) wireListener() error {
-	listens := sync.OnceFunc(func() { close(r.listens) })
-	connect := r.connectAs(r.listening, "listen")
+	r.canListen = sync.OnceFunc(func() { close(r.listens) })
+	if r.config.Shared != nil {
+		r.listener = r.config.Shared.listener
+		return nil
+	}
 	r.listener = listener.New(func(ctx context.Context) (*pgx.Conn, error) {
-		conn, err := connect(ctx)
+		conn, err := r.listening.Connect(ctx, "listen")
 		if errors.Is(err, store.ErrPooler) {
 			r.pooled(ctx, err)
-			listens() // there will be no LISTEN, and polling works
 		}
 		return conn, err
-	}, outboxsql.Channel(r.config.Schema), hints{r}, r.log, listens)
-	r.listener.OnBlind(hints{r}.Blind)
-	r.listener.OnChange(func(err error) {
-		incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
-		if err != nil {
-			incident.Kind, incident.Err = delivery.IncidentListenerLost, err
-		}
-		r.dispatcher.Observe(incident)
-	})
+	}, r.log, r.subscriber())
 	if r.config.Canary == 0 {
 		return nil
 	}
 	return r.listener.Prove(listener.Proof{
-		// The owner's number distinguishes relays. Only a sleeping relay would miss a notification.
-		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.config.Canary, //nolint:gosec // a name
+		// Only a sleeping relay would miss a notification.
+		Channel: canaryChannel(r.owner), Every: r.config.Canary,
 		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Polling() },
 	})
 }
 
+// subscriber returns the relay's part in a listener.
+func (r *Relay) subscriber() *listener.Subscriber {
+	return &listener.Subscriber{
+		Channel: outboxsql.Channel(r.config.Schema), Hints: hints{r}, OnListen: r.canListen, OnBlind: hints{r}.Blind,
+		OnChange: func(err error) {
+			incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
+			if err != nil {
+				incident.Kind, incident.Err = delivery.IncidentListenerLost, err
+			}
+			r.dispatcher.Observe(incident)
+		},
+	}
+}
+
 // pooled reports a pooler between LISTEN and the database, if the listener does not report it
-// because it could not connect for another reason before.
+// because it could not connect for another reason before. There will be no LISTEN, and polling works.
 func (r *Relay) pooled(ctx context.Context, err error) {
 	if trouble := r.listener.State().Trouble; trouble != nil && !errors.Is(trouble, store.ErrPooler) {
 		r.log.WarnContext(ctx, "notifications will not arrive", "err", err)
 	}
+	r.canListen()
 }
 
 // connectTrigger connects for a lock of a session, which behind a pooler only the way of LISTEN has.
@@ -208,10 +218,6 @@ func (r *Relay) connectTrigger(ctx context.Context) (*pgx.Conn, error) {
 		return r.listening.Connect(ctx, "notify")
 	}
 	return conn, err
-}
-
-func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
-	return func(ctx context.Context) (*pgx.Conn, error) { return c.Connect(ctx, role) }
 }
 
 // Use wraps every handler that is registered after it in the given middleware;
@@ -479,4 +485,124 @@ func (p *pauses) follow(ctx context.Context) {
 		}
 		failing = err != nil
 	}
+}
+
+// Shared is a listening connection that relays of several outboxes of one database share: set it in the Config of each of
+// them. A notification of an outbox wakes its relay only, and the server wakes one session for it, not one per relay. The
+// relays have their own sessions for everything but LISTEN.
+//
+// The pools and ListenConfigs of all these relays must lead to the same database, as the same user. A Shared has
+// a connection only while one of its relays runs. It is safe for concurrent use.
+type Shared struct {
+	listener *listener.Listener
+
+	changing sync.Mutex // held while relays come and go
+	stop     func()     // ends the connection; nil without one
+
+	mu     sync.Mutex
+	relays []*Relay // those that listen; replaced as a whole, never changed
+}
+
+// NewShared returns a Shared without relays. canary is how often it sends itself a notification, to prove that its relays
+// hear theirs; 0 is never. log may be nil.
+func NewShared(canary time.Duration, log *slog.Logger) *Shared {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Shared{}
+	s.listener = listener.New(s.connect, log)
+	if canary > 0 {
+		// It has a channel, an interval and a function, so it is not refused.
+		_ = s.listener.Prove(listener.Proof{Channel: canaryChannel(store.NewOwner()), Every: canary, Notify: s.notify, Missed: s.depends})
+	}
+	return s
+}
+
+// canaryChannel returns the channel of a listener's canaries. The number distinguishes processes.
+func canaryChannel(owner int64) string { return fmt.Sprintf("notifyd_canary_%x", uint64(owner)) } //nolint:gosec // a name
+
+// listen has r hear its notifications until ctx ends.
+func (s *Shared) listen(ctx context.Context, r *Relay, sub *listener.Subscriber) {
+	s.join(ctx, r, sub)
+	<-ctx.Done()
+	s.leave(r, sub)
+}
+
+func (s *Shared) join(ctx context.Context, r *Relay, sub *listener.Subscriber) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.setRelays(append(slices.Clone(s.present()), r))
+	s.listener.Subscribe(sub)
+	if s.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the first relay
+	ended := make(chan struct{})
+	go func() { // stop waits for it
+		defer close(ended)
+		_ = s.listener.Run(ctx) // returns only the cause of ctx
+	}()
+	s.stop = func() {
+		cancel()
+		<-ended
+	}
+}
+
+func (s *Shared) leave(r *Relay, sub *listener.Subscriber) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.listener.Unsubscribe(sub)
+	left := slices.DeleteFunc(slices.Clone(s.present()), func(other *Relay) bool { return other == r })
+	s.setRelays(left)
+	if len(left) == 0 {
+		s.stop()
+		s.stop = nil
+	}
+}
+
+func (s *Shared) setRelays(relays []*Relay) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.relays = relays
+}
+
+// present returns the relays that listen.
+func (s *Shared) present() []*Relay {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.relays
+}
+
+// errNoRelay ends a use of a Shared whose last relay has just stopped.
+var errNoRelay = errors.New("no relay uses the shared connection any more")
+
+// connect opens the listening connection as one of the relays does.
+func (s *Shared) connect(ctx context.Context) (*pgx.Conn, error) {
+	relays := s.present()
+	if len(relays) == 0 {
+		return nil, errNoRelay
+	}
+	conn, err := relays[0].listening.Connect(ctx, "listen")
+	if errors.Is(err, store.ErrPooler) {
+		for _, r := range relays {
+			r.pooled(ctx, err)
+		}
+	}
+	return conn, err
+}
+
+// notify sends a canary as the first relay that can.
+func (s *Shared) notify(ctx context.Context, channel, payload string) error {
+	err := errNoRelay
+	for _, r := range s.present() {
+		if err = (hints{r}).Notify(ctx, channel, payload); err == nil || store.IsDown(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+// depends reports whether a relay depends on notifications now.
+func (s *Shared) depends() bool {
+	return slices.ContainsFunc(s.present(), func(r *Relay) bool { return !hints{r}.Polling() })
 }

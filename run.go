@@ -150,7 +150,11 @@ func (r *Relay) run(ctx context.Context) error {
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
 	var outside, inside sync.WaitGroup
-	if r.listener != nil {
+	switch {
+	case r.listener == nil:
+	case r.config.Shared != nil:
+		outside.Go(func() { r.config.Shared.listen(ctx, r, r.subscriber()) })
+	default:
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 	}
 	if r.trigger != nil {

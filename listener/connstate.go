@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -62,15 +63,16 @@ var errDead = fmt.Errorf("a notification was sent from another connection and no
 var ErrDeaf = fmt.Errorf("LISTEN was accepted, and a notification from another connection was not heard within %v: the connection leads "+
 	"through a pooler in transaction mode, or to another database than the others; set listen_url to a direct connection", canaryTimeout)
 
-// life is the state of the listening connection. The listening goroutine and the one that sends canaries share it.
+// connState is the state of the listening connection, and has the subscribers. The listening goroutine and the one that
+// sends canaries share it.
 type connState struct {
-	log      *slog.Logger
-	channel  string
-	onChange func(err error)
-	onBlind  func(blind bool)
-	poke     chan struct{} // capacity 1: LISTEN has just been accepted
+	log     *slog.Logger
+	poke    chan struct{} // capacity 1: LISTEN has just been accepted
+	changed chan struct{} // capacity 1: the channels have changed
 
-	mu     sync.Mutex
+	mu          sync.Mutex
+	subscribers []*Subscriber // replaced as a whole, never changed
+
 	conn   *pgx.Conn // the listening connection, nil without one
 	heard  chan uint64
 	proven bool  // a canary arrived on conn
@@ -83,6 +85,66 @@ type connState struct {
 	healthySince time.Time // when notifications arrived again, zero while they do not
 	lost         uint64    // connections lost in this incident
 	tries        uint64    // failed attempts in this incident
+}
+
+// subscribe adds a subscriber, which learns of the current incident.
+func (l *connState) subscribe(s *Subscriber) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.subscribers = append(slices.Clone(l.subscribers), s)
+	if l.blind && s.OnBlind != nil {
+		s.OnBlind(true)
+	}
+	if !l.since.IsZero() && s.OnChange != nil {
+		s.OnChange(l.state.Trouble)
+	}
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// unsubscribe removes a subscriber. The connection listens on its channel until it is replaced.
+func (l *connState) unsubscribe(s *Subscriber) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.subscribers = slices.DeleteFunc(slices.Clone(l.subscribers), func(other *Subscriber) bool { return other == s })
+}
+
+// subscribersOf returns the subscribers of a channel.
+func (l *connState) subscribersOf(channel string) (all []*Subscriber) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.subscribers {
+		if s.Channel == channel {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// channels returns the channels of all subscribers, sorted.
+func (l *connState) channels() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.channelsLocked()
+}
+
+func (l *connState) channelsLocked() (all []string) {
+	for _, s := range l.subscribers {
+		all = append(all, s.Channel)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// changeAllLocked reports the start of an incident to all subscribers, or its end with nil.
+func (l *connState) changeAllLocked(err error) {
+	for _, s := range l.subscribers {
+		if s.OnChange != nil {
+			s.OnChange(err)
+		}
+	}
 }
 
 // listens records that LISTEN was accepted on conn. Without a proof, conn counts as healthy.
@@ -105,7 +167,7 @@ func (l *connState) ended(ctx context.Context, err error) {
 	defer l.mu.Unlock()
 	l.state.Listening = false
 	if ctx.Err() != nil {
-		l.conn = nil
+		l.conn, l.proven, l.reason = nil, false, nil
 		return
 	}
 	if l.reason != nil {
@@ -129,18 +191,19 @@ func (l *connState) troubleLocked(ctx context.Context, err error) {
 		return
 	}
 	l.since = time.Now()
-	if l.onChange != nil {
-		l.onChange(err)
-	}
-	l.log.WarnContext(ctx, "not listening", "channel", l.channel, "err", err)
+	l.changeAllLocked(err)
+	l.log.WarnContext(ctx, "not listening", "channels", l.channelsLocked(), "err", err)
 }
 
-// setBlindLocked calls onBlind if blind has changed.
+// setBlindLocked calls OnBlind of all subscribers if blind has changed.
 func (l *connState) setBlindLocked(blind bool) {
-	if l.blind != blind {
-		l.blind = blind
-		if l.onBlind != nil {
-			l.onBlind(blind)
+	if l.blind == blind {
+		return
+	}
+	l.blind = blind
+	for _, s := range l.subscribers {
+		if s.OnBlind != nil {
+			s.OnBlind(blind)
 		}
 	}
 }
@@ -170,16 +233,14 @@ func (l *connState) settle() time.Duration {
 	if left := calm - time.Since(l.healthySince); left > 0 {
 		return left
 	}
-	l.log.Info("listening again", "channel", l.channel, "after", l.healthySince.Sub(l.since).Round(time.Millisecond),
+	l.log.Info("listening again", "channels", l.channelsLocked(), "after", l.healthySince.Sub(l.since).Round(time.Millisecond),
 		"connections_lost", l.lost, "failed_attempts", l.tries)
 	l.since, l.lost, l.tries = time.Time{}, 0, 0
-	if l.onChange != nil {
-		l.onChange(nil)
-	}
+	l.changeAllLocked(nil)
 	return 0
 }
 
-// giveUp closes a dead connection. The goroutine that waits on it then opens a new one. giveUp does nothing to a
+// closeDead closes a dead connection. The goroutine that waits on it then opens a new one. closeDead does nothing to a
 // connection that is already lost.
 func (l *connState) closeDead(conn *pgx.Conn) {
 	if l.markDead(conn) {
@@ -187,7 +248,7 @@ func (l *connState) closeDead(conn *pgx.Conn) {
 	}
 }
 
-// condemn records that no canary arrived on conn. It returns false if conn is not the listening connection.
+// markDead records that no canary arrived on conn. It returns false if conn is not the listening connection.
 func (l *connState) markDead(conn *pgx.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,7 +272,7 @@ func (l *connState) isDeaf() bool {
 	return l.deaf
 }
 
-// hear handles a canary on the listening connection.
+// receive handles a canary on the listening connection.
 func (l *connState) receive(payload string) {
 	n, err := strconv.ParseUint(payload, 10, 64)
 	if err != nil {

@@ -46,11 +46,25 @@ const (
 	steady = 5 * time.Second
 )
 
-// Listener maintains one listening connection while Run runs.
+// Subscriber receives the notifications of one channel. No method and no function of it may block.
+type Subscriber struct {
+	// Channel is the name of the channel.
+	Channel string
+	// Hints receives the notifications.
+	Hints Hints
+	// OnListen, if not nil, is called after every successful LISTEN.
+	OnListen func()
+	// OnChange, if not nil, is called at the start of an incident, in which notifications are not known to arrive. It is
+	// called with nil at the end, some seconds after they arrive again.
+	OnChange func(err error)
+	// OnBlind, if not nil, is called with true when notifications are not known to arrive, and with false when they arrive
+	// again.
+	OnBlind func(blind bool)
+}
+
+// Listener maintains one listening connection while Run runs. Any number of subscribers share the connection.
 type Listener struct {
 	connect Connect
-	channel string
-	hints   Hints
 	pauses  *backoff.ExponentialBackOff
 
 	proof *Proof // nil: LISTEN counts as proof
@@ -59,18 +73,24 @@ type Listener struct {
 	// Used by the goroutine that listens only.
 	connected time.Time // start of the connection, zero without one
 	failed    bool      // the last attempt to connect failed
+	channels  int       // to listen on, with the channel of the canaries
 	waiting   int       // channels without an accepted LISTEN
-	onListen  func()
 }
 
-// New returns a listener on the given channel. onListen, if not nil, is called after every successful LISTEN.
-func New(connect Connect, channel string, hints Hints, log *slog.Logger, onListen func()) *Listener {
+// New returns a listener for the subscribers. [Listener.Subscribe] adds more.
+func New(connect Connect, log *slog.Logger, subscribers ...*Subscriber) *Listener {
 	return &Listener{
-		connect: connect, channel: channel, hints: hints, onListen: onListen,
-		conn:   &connState{log: log, channel: channel, poke: make(chan struct{}, 1)},
-		pauses: reconnects(),
+		connect: connect, pauses: reconnects(),
+		conn: &connState{log: log, subscribers: subscribers, poke: make(chan struct{}, 1), changed: make(chan struct{}, 1)},
 	}
 }
+
+// Subscribe adds a subscriber, also while Run runs: the listener then connects anew and listens on all channels. Each
+// subscriber sweeps its table after that, and misses nothing. Several subscribers may have one channel.
+func (l *Listener) Subscribe(s *Subscriber) { l.conn.subscribe(s) }
+
+// Unsubscribe removes a subscriber. A call of one of its functions may still be running when Unsubscribe returns.
+func (l *Listener) Unsubscribe(s *Subscriber) { l.conn.unsubscribe(s) }
 
 // reconnects returns the pauses between attempts to connect, with jitter.
 func reconnects() *backoff.ExponentialBackOff {
@@ -82,19 +102,10 @@ func reconnects() *backoff.ExponentialBackOff {
 	)
 }
 
-// OnChange sets a function that is called at the start of an incident, in which notifications are not known to
-// arrive. It is called with nil at the end, some seconds after they arrive again. It must not block. Call OnChange
-// before Run.
-func (l *Listener) OnChange(f func(err error)) { l.conn.onChange = f }
-
-// OnBlind sets a function that is called with true when notifications are not known to arrive, and with false when
-// they arrive again. It must not block. Call OnBlind before Run.
-func (l *Listener) OnBlind(f func(blind bool)) { l.conn.onBlind = f }
-
 // Prove makes the listener prove that notifications arrive. Without Prove, an accepted LISTEN counts as proof, and a
 // dead connection or a pooler goes unnoticed. Call Prove before Run. It fails if p is incomplete.
 func (l *Listener) Prove(p Proof) error {
-	if p.Channel == "" || p.Channel == l.channel || p.Every <= 0 || p.Notify == nil {
+	if p.Channel == "" || len(l.conn.subscribersOf(p.Channel)) > 0 || p.Every <= 0 || p.Notify == nil {
 		return errProof
 	}
 	l.proof = &p
@@ -109,20 +120,47 @@ func (l *Listener) State() State { return l.conn.now() }
 
 // Run listens until ctx ends, and reconnects whenever necessary. It returns the cause of ctx's end.
 func (l *Listener) Run(ctx context.Context) error {
+	var watch sync.WaitGroup
+	watch.Go(func() { l.conn.watch(ctx, l.proof) })
+	for ctx.Err() == nil {
+		l.listen(ctx)
+	}
+	watch.Wait()
+	return context.Cause(ctx)
+}
+
+// listen listens on the channels of the present subscribers, until ctx ends or the channels change.
+func (l *Listener) listen(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var changes sync.WaitGroup
+	changes.Go(func() {
+		select {
+		case <-l.conn.changed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
 	p := &pgxlisten.Listener{
 		Connect:        l.reconnect,
 		LogError:       l.conn.ended,
 		ReconnectDelay: time.Nanosecond, // reconnect has the pause, with backoff
 	}
-	p.Handle(l.channel, handler{l})
+	names := l.conn.channels()
+	for _, name := range names {
+		p.Handle(name, handler{l, name})
+	}
+	l.channels = len(names)
 	if l.proof != nil {
 		p.Handle(l.proof.Channel, canaries{l})
+		l.channels++
 	}
-	var watch sync.WaitGroup
-	watch.Go(func() { l.conn.watch(ctx, l.proof) })
-	_ = p.Listen(ctx) // ends only with ctx
-	watch.Wait()
-	return context.Cause(ctx)
+	if len(names) > 0 {
+		_ = p.Listen(ctx) // ends only with ctx
+	}
+	<-ctx.Done()
+	cancel()
+	changes.Wait()
+	l.connected = time.Time{} // the next connection follows at once
 }
 
 // reconnect waits for a time that depends on the last connection's duration, and connects.
@@ -146,10 +184,7 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	if err == nil {
 		l.connected = time.Now()
 	}
-	l.waiting = 1
-	if l.proof != nil {
-		l.waiting = 2
-	}
+	l.waiting = l.channels
 	return conn, err
 }
 
@@ -160,15 +195,20 @@ func (l *Listener) accepted(conn *pgx.Conn) {
 	}
 }
 
-// handler runs on the listening connection.
-type handler struct{ l *Listener }
+// handler runs on the listening connection, for the subscribers of a channel.
+type handler struct {
+	l       *Listener
+	channel string
+}
 
 // HandleBacklog runs right after LISTEN. Notifications of earlier commits did not arrive, so the table must be swept
 // after LISTEN, in this order.
 func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
-	h.l.hints.Rescan()
-	if h.l.onListen != nil {
-		h.l.onListen()
+	for _, s := range h.l.conn.subscribersOf(h.channel) {
+		s.Hints.Rescan()
+		if s.OnListen != nil {
+			s.OnListen()
+		}
 	}
 	h.l.accepted(conn)
 	return nil
@@ -177,10 +217,13 @@ func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) erro
 // HandleNotification passes an id on. Any other payload, above all an empty one, means that there are more events
 // than a notification can name.
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
-	if id, ok := ParsePayload(n.Payload); ok {
-		h.l.hints.Wake(id)
-	} else if w, ok := h.l.hints.(PayloadHints); !ok || !w.Payload(n.Payload, n.PID) {
-		h.l.hints.Rescan()
+	id, ok := ParsePayload(n.Payload)
+	for _, s := range h.l.conn.subscribersOf(h.channel) {
+		if ok {
+			s.Hints.Wake(id)
+		} else if w, ok := s.Hints.(PayloadHints); !ok || !w.Payload(n.Payload, n.PID) {
+			s.Hints.Rescan()
+		}
 	}
 	return nil
 }

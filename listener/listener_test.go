@@ -39,7 +39,7 @@ func TestListen(t *testing.T) {
 	url, conn := database(t)
 	d, heard, log := &dialer{url: url}, make(hintLog, 1000), &logbook{}
 	listens := 0
-	l := New(d.connect, "outbox_events", heard, slog.New(log), func() { listens++ })
+	l := newListener(d.connect, "outbox_events", heard, slog.New(log), func() { listens++ })
 	stop := start(t, l.Run)
 	heard.expect(t, "rescan")
 
@@ -80,7 +80,7 @@ func TestListensBeforeItLooks(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	d, heard := &dialer{url: url}, make(hintLog, 1000)
-	l := New(d.connect, "outbox_events", rescanHook{heard, func() { testdb.Exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
+	l := newListener(d.connect, "outbox_events", rescanHook{heard, func() { testdb.Exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
 	stop := start(t, l.Run)
 	admin := testdb.Connect(t, url)
 	for range 3 {
@@ -108,7 +108,7 @@ func TestChannelOfAnotherSchema(t *testing.T) {
 	url, conn := database(t)
 	heard := make(hintLog, 1000)
 	channel := `Odd "name".outbox_events`
-	start(t, New((&dialer{url: url}).connect, channel, heard, slog.New(&logbook{}), nil).Run)
+	start(t, newListener((&dialer{url: url}).connect, channel, heard, slog.New(&logbook{}), nil).Run)
 	heard.expect(t, "rescan")
 	testdb.Exec(t, conn, `SELECT pg_notify('outbox_events', '1'), pg_notify($1, '2')`, channel)
 	heard.expect(t, "2")
@@ -121,7 +121,7 @@ func TestReportsOnce(t *testing.T) {
 	url, conn := database(t)
 	d, heard, log := &dialer{url: url}, make(hintLog, 1000), &logbook{}
 	refusals := 5
-	l := New(func(ctx context.Context) (*pgx.Conn, error) {
+	l := newListener(func(ctx context.Context) (*pgx.Conn, error) {
 		if refusals > 0 {
 			refusals--
 			return nil, errors.New("connection refused")
@@ -129,7 +129,7 @@ func TestReportsOnce(t *testing.T) {
 		return d.connect(ctx)
 	}, "outbox_events", heard, slog.New(log), nil)
 	changes := make(chan error, 10)
-	l.OnChange(func(err error) { changes <- err })
+	l.conn.subscribers[0].OnChange = func(err error) { changes <- err }
 	stop := start(t, l.Run)
 	heard.expect(t, "rescan")
 	testdb.Exec(t, conn, insert, 1)
@@ -157,7 +157,7 @@ func TestPauses(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var tries []time.Time
-				l := New(func(context.Context) (*pgx.Conn, error) {
+				l := newListener(func(context.Context) (*pgx.Conn, error) {
 					tries = append(tries, time.Now())
 					return nil, errors.New("connection refused")
 				}, "c", make(hintLog, 1), slog.New(&logbook{}), nil)
@@ -190,7 +190,7 @@ func TestRunEndsWhileItWaits(t *testing.T) {
 	t.Parallel()
 	connecting := make(chan struct{})
 	once := sync.OnceFunc(func() { close(connecting) })
-	stop := start(t, New(func(ctx context.Context) (*pgx.Conn, error) {
+	stop := start(t, newListener(func(ctx context.Context) (*pgx.Conn, error) {
 		once()
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -233,4 +233,77 @@ func FuzzPayload(f *testing.F) {
 			t.Errorf("%q: %d, %t; want %d, %t", payload, id, ok, n, canonical)
 		}
 	})
+}
+
+// TestSubscribers: subscribers share a connection, and each hears its own channel. One that comes while the listener runs
+// hears its channel from then on, and one that has gone hears nothing.
+func TestSubscribers(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	d := &dialer{url: url}
+	one, two, late := make(hintLog, 1000), make(hintLog, 1000), make(hintLog, 1000)
+	first := &Subscriber{Channel: "one", Hints: one}
+	l := New(d.connect, slog.New(&logbook{}), first, &Subscriber{Channel: "two", Hints: two})
+	start(t, l.Run)
+	one.expect(t, "rescan")
+	two.expect(t, "rescan")
+	testdb.Exec(t, conn, `SELECT pg_notify('one', '1'), pg_notify('two', '2')`)
+	one.expect(t, "1")
+	two.expect(t, "2")
+
+	l.Subscribe(&Subscriber{Channel: "late", Hints: late})
+	late.expect(t, "rescan")
+	one.expect(t, "rescan") // the connection was replaced
+	two.expect(t, "rescan")
+	testdb.Exec(t, conn, `SELECT pg_notify('late', '3'), pg_notify('two', '4')`)
+	late.expect(t, "3")
+	two.expect(t, "4")
+	for testdb.One[int](t, conn, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen%'`) != 1 {
+		// The server takes a moment to end the old session.
+	}
+
+	l.Unsubscribe(first)
+	testdb.Exec(t, conn, `SELECT pg_notify('one', '5'), pg_notify('two', '6')`)
+	two.expect(t, "6")
+	select {
+	case got := <-one:
+		t.Errorf("heard %s after the end", got)
+	default:
+	}
+}
+
+// TestSubscribersOfIncident: all subscribers learn of an incident, also one that comes during it.
+func TestSubscribersOfIncident(t *testing.T) {
+	t.Parallel()
+	url, _ := database(t)
+	d, refuse := &dialer{url: url}, make(chan struct{})
+	l := New(func(ctx context.Context) (*pgx.Conn, error) {
+		select {
+		case <-refuse:
+			return d.connect(ctx)
+		default:
+			return nil, errors.New("connection refused")
+		}
+	}, slog.New(&logbook{}))
+	subscribe := func(channel string) (chan error, chan bool) {
+		changes, blind := make(chan error, 10), make(chan bool, 10)
+		l.Subscribe(&Subscriber{Channel: channel, Hints: make(hintLog, 100), OnChange: func(err error) { changes <- err }, OnBlind: func(is bool) { blind <- is }})
+		return changes, blind
+	}
+	oneChanges, oneBlind := subscribe("one")
+	start(t, l.Run)
+	if err, blind := <-oneChanges, <-oneBlind; err == nil || !blind {
+		t.Errorf("the incident began with %v, %v", err, blind)
+	}
+	lateChanges, lateBlind := subscribe("late")
+	if err, blind := <-lateChanges, <-lateBlind; err == nil || !blind {
+		t.Errorf("a late subscriber got %v, %v", err, blind)
+	}
+	close(refuse)
+	if <-oneBlind || <-lateBlind {
+		t.Error("blind after LISTEN")
+	}
+	if err, late := <-oneChanges, <-lateChanges; err != nil || late != nil {
+		t.Errorf("the incident ended with %v and %v", err, late)
+	}
 }

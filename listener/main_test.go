@@ -98,3 +98,8 @@ func start(tb testing.TB, run func(context.Context) error) (stop func()) {
 	tb.Cleanup(stop)
 	return stop
 }
+
+// newListener returns a listener for one subscriber.
+func newListener(connect Connect, channel string, hints Hints, log *slog.Logger, onListen func()) *Listener {
+	return New(connect, log, &Subscriber{Channel: channel, Hints: hints, OnListen: onListen})
+}

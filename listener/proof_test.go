@@ -34,9 +34,9 @@ type proving struct {
 func proved(tb testing.TB, connect Connect, trigger string) *proving {
 	tb.Helper()
 	p := &proving{heard: make(hintLog, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
-	p.Listener = New(connect, "outbox_events", p.heard, slog.New(p.log), nil)
-	p.OnBlind(func(is bool) { p.blind <- is })
-	p.OnChange(func(err error) { p.changes <- err })
+	p.Listener = newListener(connect, "outbox_events", p.heard, slog.New(p.log), nil)
+	p.conn.subscribers[0].OnBlind = func(is bool) { p.blind <- is }
+	p.conn.subscribers[0].OnChange = func(err error) { p.changes <- err }
 	b := NewTrigger((&dialer{url: trigger}).connect, slog.New(&logbook{}))
 	start(tb, b.Run)
 	if err := p.Prove(Proof{Channel: "canary_of_" + fmt.Sprintf("%p", p), Every: 100 * time.Millisecond, Notify: b.Notify}); err != nil {
@@ -226,8 +226,8 @@ func TestStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, changes := &logbook{}, 0
-		l := New(nil, "c", make(hintLog, 1), slog.New(log), nil)
-		l.OnChange(func(error) { changes++ })
+		l := newListener(nil, "c", make(hintLog, 1), slog.New(log), nil)
+		l.conn.subscribers[0].OnChange = func(error) { changes++ }
 		for range 20 {
 			l.conn.listens(&pgx.Conn{}, false)
 			<-time.After(calm - time.Millisecond)
@@ -289,7 +289,7 @@ func TestIncompleteProof(t *testing.T) {
 		"no time":         {Channel: "d", Notify: notify},
 		"no notify":       {Channel: "d", Every: 1},
 	} {
-		if err := New(nil, "c", make(hintLog, 1), slog.New(&logbook{}), nil).Prove(p); err == nil {
+		if err := newListener(nil, "c", make(hintLog, 1), slog.New(&logbook{}), nil).Prove(p); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

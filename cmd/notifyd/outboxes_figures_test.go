@@ -18,12 +18,15 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
+// figureSchemas are the outboxes of the measured database.
+const figureSchemas = 60
+
 // TestOutboxesFigures prints what docs/outboxes.md says of many outboxes: memory and processor time at rest, and
 // how long events of one take while another is drained. It takes a minute and wants a machine of its own, hence the
 // build tag.
 func TestOutboxesFigures(t *testing.T) { //nolint:paralleltest // it measures
 	server := testenv.OwnPostgres(t, map[string]string{"max_connections": "600"})
-	url, names := manyOutboxes(t, server)
+	url, names := manyOutboxes(t, server, figureSchemas, 0)
 	execute(t, url, `DELETE FROM tenants WHERE name = 'bare'`)
 	got := make(chan time.Time, 1)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -48,9 +51,23 @@ routes: [{match: '*', to: hook}]
 outboxes: {query: 'SELECT name, schema, database FROM tenants'}
 `, url, s.address, hook.URL))
 	s.up(t, names...)
-	until(t, server.URL("postgres"), `SELECT count(*) <= $1 FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%'`, restConns*len(names)+spare)
+	sessions := func() (all string) {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		if err := conn.QueryRow(t.Context(), `SELECT string_agg(n || ' ' || name, ', ') || ', together ' || sum(n) FROM (
+			SELECT application_name AS name, count(*) AS n FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' GROUP BY 1 ORDER BY 1) AS s`).Scan(&all); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	<-time.After(30 * time.Second) // until connections of the start are closed
 	n := float64(len(names))
 	t.Logf("%d outboxes at rest: %.2f MiB of memory each", len(names), (memory()-before)/n/(1<<20))
+	t.Logf("sessions at rest: %s", sessions())
 	busy := rest(30 * time.Second)
 	t.Logf("processor time of the daemon at rest: %.1f %% of a core, %.2f %% for each", busy, busy/n)
 	conn, err := pgx.Connect(t.Context(), url)
@@ -73,8 +90,10 @@ outboxes: {query: 'SELECT name, schema, database FROM tenants'}
 		t.Logf("from commit to handler, %s: p50 %v, p99 %v", what, all[len(all)/2], all[len(all)*99/100])
 	}
 	latency("while the others are at rest")
+	t.Logf("sessions with one outbox at work: %s", sessions())
 	execute(t, url, `INSERT INTO `+names[0]+`.outbox_events (event_type, payload) SELECT 'order.placed', '{}' FROM generate_series(1, 1000000)`)
 	latency("while another outbox is drained")
+	t.Logf("sessions while another outbox is drained: %s", sessions())
 	if err := conn.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -41,11 +41,12 @@ type generation struct {
 
 // origin is the origin of a generation.
 type origin struct {
-	path    string    // of the configuration
-	started time.Time // of this process
-	version string    // of this program
-	outbox  string    // the name of the outbox; "" for the only one
-	open    opener    // opens destinations
+	path    string          // of the configuration
+	started time.Time       // of this process
+	version string          // of this program
+	outbox  string          // the name of the outbox; "" for the only one
+	open    opener          // opens destinations
+	shared  *notifyd.Shared // nil for the only outbox
 	// untilIdle ends the relay once it is idle.
 	untilIdle bool
 }
@@ -156,7 +157,7 @@ func relayConfig(c *config.Config, from origin, listen *pgx.ConnConfig, observer
 	field.Literal(&relay) // in the file 0 means 0
 	field.Literal(&relay.Retention)
 	relay.Schema, relay.Outbox, relay.Logger, relay.Observer, relay.ListenConfig = c.Database.Schema, from.outbox, log, observer, listen
-	relay.UntilIdle, relay.Program = from.untilIdle, from.program()
+	relay.UntilIdle, relay.Program, relay.Shared = from.untilIdle, from.program(), from.shared
 	return relay
 }
 

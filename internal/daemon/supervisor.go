@@ -44,6 +44,7 @@ type supervisor struct {
 	config  *config.Config // in force
 	log     *slog.Logger
 	logins  pace.Gate        // of the query that is repeated; a reload is not held back
+	sharing sharing          // the listening connections of outboxes of one database
 	unclean map[string]error // errors of removed outboxes whose last delivery still runs
 
 	alerting  sync.WaitGroup // alerters of relays that have ended
@@ -373,6 +374,9 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 func (s *supervisor) build(ctx context.Context, name string, c *config.Config) (*generation, error) {
 	from := s.from
 	from.outbox, from.open = name, s.opener(c, newLogger(s.out, c))
+	if s.many {
+		from.shared = s.sharing.of(c, s.log)
+	}
 	return newGeneration(ctx, c, from, s.spans, s.logOf(name, newLogger(s.out, c)))
 }
 
