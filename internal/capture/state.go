@@ -3,6 +3,7 @@ package capture
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -310,16 +311,16 @@ type Removal struct {
 	Functions []string
 }
 
-// PrepareRemoval returns the SQL that removes the captures of a table into an outbox: the table that has the name now, and
-// the one that had it when it was captured. It changes nothing.
+// PrepareRemoval returns the SQL that removes the capture of a table into an outbox, also if the table is gone and the
+// function is left. It changes nothing, and a table without a capture is no error.
 func PrepareRemoval(ctx context.Context, db outboxsql.DB, outbox, table string) (*Removal, error) {
 	list, err := List(ctx, db, outbox)
 	if err != nil {
 		return nil, err
 	}
 	r, err := find(ctx, db, table)
-	if err != nil {
-		r = nil // the table may be gone
+	if err != nil && !errors.Is(err, ErrInvalid) {
+		return nil, err
 	}
 	removal := &Removal{}
 	var b strings.Builder
@@ -341,8 +342,6 @@ func PrepareRemoval(ctx context.Context, db outboxsql.DB, outbox, table string) 
 			removal.Functions = append(removal.Functions, s.Function)
 		}
 	}
-	if removal.SQL = b.String(); removal.SQL == "" && err != nil {
-		return nil, err
-	}
+	removal.SQL = b.String()
 	return removal, nil
 }

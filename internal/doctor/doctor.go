@@ -228,6 +228,9 @@ func (e *exam) database(ctx context.Context, r *Report) {
 	if e.mode == outboxsql.ModeStream {
 		all = append(all, streamChecks()...)
 	}
+	if tables {
+		all = append(all, e.captureChecks(ctx)...)
+	}
 	for _, c := range all {
 		if tables || c.noTables {
 			r.add(c.name, e.one(ctx, c)...)
