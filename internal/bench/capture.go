@@ -71,8 +71,8 @@ func captureVariants() []*captured {
 	return []*captured{
 		{name: "none", about: "no events"},
 		{name: "capture", about: "notifyd capture add", install: addCapture},
-		{name: "named", about: "the same triggers, with each column named in the function", install: scripted(namedCapture)},
-		{name: "row", about: "a trigger for each row", install: scripted(rowCapture)},
+		{name: "named", about: "each column by name", install: scripted(namedCapture)},
+		{name: "row", about: "per-row trigger", install: scripted(rowCapture)},
 	}
 }
 

@@ -434,6 +434,26 @@ func TestPartitionedTable(t *testing.T) {
 	b.expect("both are captured", `m.updated [2, "us"] {id:2,region:us,v:5}->{id:2,region:us,v:6}`)
 }
 
+// TestVirtualColumn: a generated column that is not stored is left out, and refused where it is named: triggers see NULL.
+func TestVirtualColumn(t *testing.T) {
+	t.Parallel()
+	b := open(t, false)
+	if testdb.One[int](t, b.Conn, `SELECT current_setting('server_version_num')::int`) < 180000 {
+		t.Skip("PostgreSQL has virtual generated columns from version 18 on")
+	}
+	b.Exec(`CREATE TABLE g (id int PRIMARY KEY, v int, twice int GENERATED ALWAYS AS (v * 2) STORED, half int GENERATED ALWAYS AS (v / 2) VIRTUAL)`)
+	if _, err := b.prepare(capture.Request{Table: "g", Columns: []string{"half"}}); err == nil || !strings.Contains(err.Error(), "not stored") {
+		t.Errorf("%v", err)
+	}
+	b.add(capture.Request{Table: "g"})
+	b.Exec(`INSERT INTO g VALUES (1, 4)`)
+	b.Exec(`UPDATE g SET v = 6`)
+	b.expect("virtual", "g.inserted 1 none->{id:1,twice:8,v:4}", "g.updated 1 {id:1,twice:8,v:4}->{id:1,twice:12,v:6}")
+	if p := b.problems(); len(p) > 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // TestJSONColumn: a column of type json brings a warning, because jsonb holds less.
 func TestJSONColumn(t *testing.T) {
 	t.Parallel()
