@@ -96,8 +96,11 @@ func TestCaptureMistakes(t *testing.T) {
 		}
 	}
 	got := invoke(t, "capture", "add", "orders", "-o", "json", "--database-url", url)
-	var result map[string]any
-	if err := json.Unmarshal([]byte(got.stdout), &result); err != nil || got.code != 0 || result["installed"] != false || !strings.Contains(result["sql"].(string), "CREATE OR REPLACE TRIGGER") {
+	var result struct {
+		Installed *bool
+		SQL       string
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &result); err != nil || got.code != 0 || result.Installed == nil || *result.Installed || !strings.Contains(result.SQL, "CREATE OR REPLACE TRIGGER") {
 		t.Errorf("%+v: %v", got, err)
 	}
 	if got := invoke(t, "capture", "list", "-o", "json", "--database-url", url); got.code != 0 || strings.TrimSpace(got.stdout) != "[]" {

@@ -45,8 +45,8 @@ type CaptureVariant struct {
 	// BulkMS is the time of an update of all rows, and BulkRatio the same divided by the time without events.
 	BulkMS    float64 `json:"bulk_ms"`
 	BulkRatio float64 `json:"bulk_ratio"`
-	// SingleUS is the mean time of an update of one row in a transaction of its own, without a flush to disk, and
-	// SingleRatio the same divided by the time without events.
+	// SingleUS is the mean time of a transaction that updates one row, without a flush to disk, and SingleRatio the same
+	// divided by the time without events.
 	SingleUS    float64 `json:"single_us"`
 	SingleRatio float64 `json:"single_ratio"`
 	// Lost is the number of events that are missing, or too many if it is negative.
@@ -76,24 +76,25 @@ func captureVariants() []*captured {
 	}
 }
 
-// Capture measures what the triggers of a captured table cost its writers: an update of all rows, and updates of one row
-// each. The variants take turns.
+// Capture measures the cost of the triggers of a captured table: of an update of all rows, and of updates of one row each.
+// The variants take turns.
 func Capture(ctx context.Context, o CaptureOptions) (CaptureResult, error) {
 	if o.Rows < 1 || o.Seconds < 1 {
 		return CaptureResult{}, fmt.Errorf("rows and seconds must be at least 1, not %d and %d", o.Rows, o.Seconds)
 	}
 	var result CaptureResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
-		result, err = e.capture(ctx, o)
+		result, err = measureCaptures(ctx, e, o)
 		return err
 	})
 	return result, err
 }
 
-func (e *env) capture(ctx context.Context, o CaptureOptions) (CaptureResult, error) {
+// measureCaptures prepares the variants and measures them in turns.
+func measureCaptures(ctx context.Context, e *env, o CaptureOptions) (CaptureResult, error) {
 	variants := captureVariants()
 	for _, v := range variants {
-		if err := e.prepareCapture(ctx, v, o.Rows); err != nil {
+		if err := prepareCapture(ctx, e, v, o.Rows); err != nil {
 			return CaptureResult{}, fmt.Errorf("variant %s: %w", v.name, err)
 		}
 		defer store.Close(ctx, v.conn)
@@ -136,7 +137,7 @@ func capturedColumns() []string {
 }
 
 // prepareCapture makes the outbox and the table of a variant.
-func (e *env) prepareCapture(ctx context.Context, v *captured, rows int) (err error) {
+func prepareCapture(ctx context.Context, e *env, v *captured, rows int) (err error) {
 	if v.schema, err = e.migrate(ctx, "capture_"+v.name, outboxsql.NotifyAuto); err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (e *env) prepareCapture(ctx context.Context, v *captured, rows int) (err er
 		`SET synchronous_commit = off`,
 		`CREATE TABLE ` + items + ` (id bigint PRIMARY KEY, customer text NOT NULL, total numeric(10, 2) NOT NULL, status text NOT NULL, note text NOT NULL,
 			created timestamptz NOT NULL, updated timestamptz NOT NULL, secret text NOT NULL) WITH (fillfactor = 50)`,
-		fmt.Sprintf(`INSERT INTO %s SELECT i, 'customer ' || i, i, 'new', repeat('n', 100), now(), now(), 'secret' FROM generate_series(1, %d) AS i`, items, rows),
+		fmt.Sprintf(`INSERT INTO %s SELECT i, 'customer ' || i, 10 * i, 'new', repeat('n', 100), now(), clock_timestamp(), 'secret' FROM generate_series(1, %d) AS i`, items, rows),
 		`VACUUM ANALYZE ` + items,
 	} {
 		if _, err := v.conn.Exec(ctx, statement); err != nil {
@@ -238,7 +239,7 @@ CREATE TRIGGER named AFTER UPDATE ON %[7]s REFERENCING OLD TABLE AS old_rows NEW
 		in(schema, "named"), table(schema), named("o"), named("n"), strings.Join(columns[0], ", "), strings.Join(columns[1], ", "), in(schema, "items"))
 }
 
-// rowCapture writes the event of each row with a statement of its own.
+// rowCapture executes an INSERT for each row.
 func rowCapture(schema string) string {
 	return fmt.Sprintf(`CREATE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,12 +1,11 @@
-// Package capture makes triggers that write an event for each change of a table, for applications that write none
-// themselves.
+// Package capture makes triggers that write an event for each changed row of a table.
 //
 // A capture is one function and one trigger for each operation. Both belong to the owner of the table. The triggers
 // run once for each statement, and read the changed rows from its transition tables. The function runs with the
 // rights of its owner (SECURITY DEFINER), so that the writers of the table need no privilege on the outbox.
 //
-// The function converts whole rows with to_jsonb, and takes away what is not captured. It names no column in a way
-// that PostgreSQL would resolve, so that a column that is dropped or renamed can never make a write fail.
+// The function converts whole rows with to_jsonb, and removes the other columns. PostgreSQL resolves no name of a column,
+// so that a dropped or renamed column never makes a write fail.
 //
 // The catalog is the only store: the comment of the function is the description of the capture, as JSON.
 package capture
@@ -54,7 +53,7 @@ type Capture struct {
 	Table  string `json:"table"`
 	// Types are the event types by operation. An operation without a type is not captured.
 	Types map[string]string `json:"types"`
-	// AggregateType is that of the events. The key is their aggregate_id.
+	// AggregateType is the aggregate_type of the events. The key is their aggregate_id.
 	AggregateType string `json:"aggregate_type"`
 	// Key are the columns that identify a row.
 	Key []string `json:"key"`
@@ -145,7 +144,7 @@ func (c *Capture) validate() error {
 // text reports whether PostgreSQL can store s.
 func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// typesOf returns the event types of operations by their names; without names they are those of the table.
+// typesOf returns the event types of operations. Without names, the types have the name of the table.
 func typesOf(table string, operations, names []string) (map[string]string, error) {
 	if len(operations) == 0 {
 		operations = DefaultOperations()

@@ -144,17 +144,12 @@ func (b *base) expect(what string, want ...string) {
 	}
 }
 
-// sub returns b for a subtest.
-func (b *base) sub(t *testing.T) *base {
-	t.Helper()
-	return &base{&testdb.DB{TB: t, URL: b.URL, Conn: b.Conn}}
-}
-
 // TestStatements: each kind of statement writes one event for each changed row, with the old and the new values, in
 // tables with and without partitions.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	testdb.Partitions(t, open, func(t *testing.T, b *base) {
+		t.Helper()
 		b.Exec(`CREATE SCHEMA shop`)
 		b.Exec(`CREATE TABLE shop.orders (id bigint PRIMARY KEY, status text, secret text)`)
 		b.Exec(`CREATE TABLE shop.items (orders bigint REFERENCES shop.orders ON DELETE CASCADE ON UPDATE CASCADE, n int, PRIMARY KEY (orders, n))`)
@@ -172,19 +167,29 @@ func TestStatements(t *testing.T) {
 			{statement: `UPDATE shop.orders SET status = status`},
 			{statement: `UPDATE shop.orders SET status = 'void' WHERE false`},
 			{statement: `UPDATE shop.orders SET id = 3 WHERE id = 2`, want: []string{"orders.deleted 2 {id:2,status:new}->none", "orders.inserted 3 none->{id:3,status:new}"}},
-			{statement: `INSERT INTO shop.orders VALUES (3, 'kept', ''), (4, 'new', '') ON CONFLICT (id) DO UPDATE SET status = excluded.status`,
-				want: []string{"orders.updated 3 {id:3,status:new}->{id:3,status:kept}", "orders.inserted 4 none->{id:4,status:new}"}},
+			{
+				statement: `INSERT INTO shop.orders VALUES (3, 'kept', ''), (4, 'new', '') ON CONFLICT (id) DO UPDATE SET status = excluded.status`,
+				want:      []string{"orders.updated 3 {id:3,status:new}->{id:3,status:kept}", "orders.inserted 4 none->{id:4,status:new}"},
+			},
 			{statement: `INSERT INTO shop.orders VALUES (4, 'other', '') ON CONFLICT DO NOTHING`},
 			{statement: `INSERT INTO shop.items VALUES (3, 1), (3, 2), (4, 1)`, want: []string{"items.inserted [3, 1] none->{n:1,orders:3}", "items.inserted [3, 2] none->{n:2,orders:3}", "items.inserted [4, 1] none->{n:1,orders:4}"}},
-			{statement: `UPDATE shop.orders SET id = 5 WHERE id = 4`, want: []string{"orders.deleted 4 {id:4,status:new}->none", "orders.inserted 5 none->{id:5,status:new}",
-				"items.deleted [4, 1] {n:1,orders:4}->none", "items.inserted [5, 1] none->{n:1,orders:5}"}},
-			{statement: `DELETE FROM shop.orders WHERE id IN (3, 5)`, want: []string{"orders.deleted 3 {id:3,status:kept}->none", "orders.deleted 5 {id:5,status:new}->none",
-				"items.deleted [3, 1] {n:1,orders:3}->none", "items.deleted [3, 2] {n:2,orders:3}->none", "items.deleted [5, 1] {n:1,orders:5}->none"}},
-			{statement: `MERGE INTO shop.orders AS o USING (VALUES (1, 'gone'), (7, 'merged')) AS v (id, status) ON o.id = v.id
+			{statement: `UPDATE shop.orders SET id = 5 WHERE id = 4`, want: []string{
+				"orders.deleted 4 {id:4,status:new}->none", "orders.inserted 5 none->{id:5,status:new}",
+				"items.deleted [4, 1] {n:1,orders:4}->none", "items.inserted [5, 1] none->{n:1,orders:5}",
+			}},
+			{statement: `DELETE FROM shop.orders WHERE id IN (3, 5)`, want: []string{
+				"orders.deleted 3 {id:3,status:kept}->none", "orders.deleted 5 {id:5,status:new}->none",
+				"items.deleted [3, 1] {n:1,orders:3}->none", "items.deleted [3, 2] {n:2,orders:3}->none", "items.deleted [5, 1] {n:1,orders:5}->none",
+			}},
+			{
+				statement: `MERGE INTO shop.orders AS o USING (VALUES (1, 'gone'), (7, 'merged')) AS v (id, status) ON o.id = v.id
 				WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, status) VALUES (v.id, v.status)`, from: 150000,
-				want: []string{"orders.deleted 1 {id:1,status:paid}->none", "orders.inserted 7 none->{id:7,status:merged}"}},
-			{statement: `WITH a AS (INSERT INTO shop.orders VALUES (8, 'a', '')), b AS (INSERT INTO shop.orders VALUES (9, 'b', '')) SELECT`,
-				want: []string{"orders.inserted 8 none->{id:8,status:a}", "orders.inserted 9 none->{id:9,status:b}"}},
+				want: []string{"orders.deleted 1 {id:1,status:paid}->none", "orders.inserted 7 none->{id:7,status:merged}"},
+			},
+			{
+				statement: `WITH a AS (INSERT INTO shop.orders VALUES (8, 'a', '')), b AS (INSERT INTO shop.orders VALUES (9, 'b', '')) SELECT`,
+				want:      []string{"orders.inserted 8 none->{id:8,status:a}", "orders.inserted 9 none->{id:9,status:b}"},
+			},
 			{statement: `TRUNCATE shop.orders CASCADE`},
 		} {
 			if version >= c.from {
@@ -269,33 +274,40 @@ func TestNames(t *testing.T) {
 	b := open(t, false)
 	long := strings.Repeat("é", 31) + "x" // 63 bytes
 	for _, names := range [][3]string{
-		{"public", "order", "select"}, {"Big Shop", `Or"ders`, `i'd\`}, {long, long, long}, {"public", "t", "t"}, {"public", "omit", "omit"}, {"public", "r", "r"},
-		{"public", "old_rows", "new_rows"}, {"public", "$notifyd$", "$notifyd$"}, {"public", "a.b", "o"}, {"public", "capture", "capture"}, {"public", "line\nbreak", "id"}, {"public", "f", "found"},
+		{"public", "order", "select"},
+		{"Big Shop", `Or"ders`, `i'd\`},
+		{long, long, long},
+		{"public", "t", "t"},
+		{"public", "omit", "omit"},
+		{"public", "r", "r"},
+		{"public", "old_rows", "new_rows"},
+		{"public", "$notifyd$", "$notifyd$"},
+		{"public", "a.b", "o"},
+		{"public", "capture", "capture"},
+		{"public", "line\nbreak", "id"},
+		{"public", "f", "found"},
 	} {
-		t.Run(names[1], func(t *testing.T) {
-			b := b.sub(t)
-			table, column := pgx.Identifier(names[:2]).Sanitize(), pgx.Identifier(names[2:]).Sanitize()
-			b.Exec(`CREATE SCHEMA IF NOT EXISTS ` + pgx.Identifier(names[:1]).Sanitize())
-			b.Exec(fmt.Sprintf(`CREATE TABLE %s (%s int, "two words" text NOT NULL, PRIMARY KEY (%[2]s, "two words"))`, table, column))
-			b.add(capture.Request{Table: table})
-			b.Exec(fmt.Sprintf(`INSERT INTO %s VALUES (1, 'a"b')`, table))
-			b.Exec(fmt.Sprintf(`UPDATE %s SET %s = 2`, table, column))
-			b.Exec(fmt.Sprintf(`DELETE FROM %s`, table))
-			events := b.take()
-			if len(events) != 4 || *events[0].ID != `[1, "a\"b"]` || events[3].Type != names[1]+".deleted" || events[3].Payload.Old[names[2]] != 2.0 || events[3].Payload.Schema != names[0] {
-				t.Errorf("%+v", events)
-			}
-			list := b.list()
-			i := slices.IndexFunc(list, func(s capture.State) bool { return s.Table == names[1] && s.Schema == names[0] })
-			if i < 0 || len(list[i].Problems) > 0 || !list[i].Enabled || list[i].Relation != list[i].Name() {
-				t.Errorf("%d: %+v", i, list)
-			}
-			if removal := b.remove(table); len(removal.Functions) != 1 || len(removal.Relations) != 1 {
-				t.Errorf("%+v", removal)
-			}
-			b.Exec(fmt.Sprintf(`INSERT INTO %s VALUES (1, '')`, table))
-			b.expect("after the removal")
-		})
+		table, column := pgx.Identifier(names[:2]).Sanitize(), pgx.Identifier(names[2:]).Sanitize()
+		b.Exec(`CREATE SCHEMA IF NOT EXISTS ` + pgx.Identifier(names[:1]).Sanitize())
+		b.Exec(fmt.Sprintf(`CREATE TABLE %s (%s int, "two words" text NOT NULL, PRIMARY KEY (%[2]s, "two words"))`, table, column))
+		b.add(capture.Request{Table: table})
+		b.Exec(fmt.Sprintf(`INSERT INTO %s VALUES (1, 'a"b')`, table))
+		b.Exec(fmt.Sprintf(`UPDATE %s SET %s = 2`, table, column))
+		b.Exec(fmt.Sprintf(`DELETE FROM %s`, table))
+		events := b.take()
+		if len(events) != 4 || *events[0].ID != `[1, "a\"b"]` || events[3].Type != names[1]+".deleted" || events[3].Payload.Old[names[2]] != 2.0 || events[3].Payload.Schema != names[0] {
+			t.Errorf("%q: %+v", names, events)
+		}
+		list := b.list()
+		i := slices.IndexFunc(list, func(s capture.State) bool { return s.Table == names[1] && s.Schema == names[0] })
+		if i < 0 || len(list[i].Problems) > 0 || !list[i].Enabled || list[i].Relation != list[i].Name() {
+			t.Errorf("%q, %d: %+v", names, i, list)
+		}
+		if removal := b.remove(table); len(removal.Functions) != 1 || len(removal.Relations) != 1 {
+			t.Errorf("%q: %+v", names, removal)
+		}
+		b.Exec(fmt.Sprintf(`INSERT INTO %s VALUES (1, '')`, table))
+		b.expect("after the removal")
 	}
 	if n := testdb.One[int](t, b.Conn, `SELECT count(*)::int FROM pg_proc WHERE proname LIKE 'notifyd\_capture\_%'`); n != 0 {
 		t.Errorf("%d functions are left", n)

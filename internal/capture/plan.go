@@ -73,12 +73,12 @@ func Prepare(ctx context.Context, db outboxsql.DB, request Request) (*Plan, erro
 	if err := c.validate(); err != nil {
 		return nil, invalid{err}
 	}
-	before, err := c.replaces(ctx, db, r.OID)
+	before, err := leftoversOf(ctx, db, &c, r.OID)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{Capture: c, Warnings: warnings(c.Name(), r, columns)}
-	p.SQL, err = c.statements(before)
+	p.SQL, err = script{&c}.statements(before)
 	return p, err
 }
 
@@ -111,9 +111,9 @@ type use struct {
 	Schema, Relation string
 }
 
-// replaces returns the parts of an earlier capture of the table that the new one has to drop. It refuses a function that
+// leftoversOf returns the parts of an earlier capture of the table that the new one has to drop. It refuses a function that
 // serves another table: that one has lost its name to the table of the new capture.
-func (c *Capture) replaces(ctx context.Context, db outboxsql.DB, oid uint32) (before leftovers, err error) {
+func leftoversOf(ctx context.Context, db outboxsql.DB, c *Capture, oid uint32) (before leftovers, err error) {
 	var triggers []string
 	for _, operation := range Operations() {
 		triggers = append(triggers, c.trigger(operation))

@@ -20,16 +20,16 @@ var ErrInvalid = errors.New("invalid capture")
 type invalid struct{ error }
 
 // Is reports whether target is [ErrInvalid].
-func (invalid) Is(target error) bool { return target == ErrInvalid } //nolint:errorlint // the mark of this type
+func (invalid) Is(target error) bool { return target == ErrInvalid }
 
-// relation is what the catalog has about a table.
+// relation describes a table, from the catalog.
 type relation struct {
 	OID         uint32
 	Schema      string
 	Table       string
 	Kind        string // pg_class.relkind
 	Persistence string
-	Inherits    bool // it has parents or children that are no partitions
+	Inherits    bool // it inherits or is inherited, and is not a partition
 	Owned       bool // it is a table of an outbox
 }
 

@@ -57,9 +57,12 @@ func literals(texts []string) string {
 	return "ARRAY[" + strings.Join(quoted, ", ") + "]::text[]"
 }
 
+// script writes the SQL of a capture.
+type script struct{ *Capture }
+
 // id returns the expression of aggregate_id for a row as jsonb. It is NULL if a column of the key is missing, so that rows
 // whose key is unknown never match each other.
-func (c *Capture) id(row string) string {
+func (c script) id(row string) string {
 	if len(c.Key) == 1 {
 		return fmt.Sprintf("(%s ->> %s) COLLATE \"C\"", row, literal(c.Key[0]))
 	}
@@ -71,7 +74,7 @@ func (c *Capture) id(row string) string {
 }
 
 // key returns the expression of the key for a row as jsonb.
-func (c *Capture) key(row string) string {
+func (c script) key(row string) string {
 	pairs := make([]string, len(c.Key))
 	for i, column := range c.Key {
 		pairs[i] = fmt.Sprintf("%s, %s -> %[1]s", literal(column), row)
@@ -80,7 +83,7 @@ func (c *Capture) key(row string) string {
 }
 
 // payload returns the expression of the payload. The arguments are expressions, too.
-func (c *Capture) payload(operation, key, before, after string) string {
+func (c script) payload(operation, key, before, after string) string {
 	return fmt.Sprintf("json_build_object('op', %s, 'schema', %s, 'table', %s, 'key', %s, 'old', %s, 'new', %s)",
 		operation, literal(c.Schema), literal(c.Table), key, before, after)
 }
@@ -93,19 +96,19 @@ func insertInto(outbox string) string {
 // rows returns a subquery of a transition table: each row as jsonb without the columns that are not captured, and its id.
 // OFFSET 0 keeps the planner from converting a row more than once. Both names are qualified: a column of the table may
 // have any name.
-func (c *Capture) rows(table, as string) string {
+func (c script) rows(table, as string) string {
 	return fmt.Sprintf("(SELECT r, %s AS id FROM (SELECT to_jsonb(t.*) - capture.omit AS r FROM %s AS t OFFSET 0) AS t OFFSET 0) AS %s", c.id("r"), table, as)
 }
 
 // one returns the statement of an operation that has one transition table.
-func (c *Capture) one(operation, table, before, after string) string {
+func (c script) one(operation, table, before, after string) string {
 	return fmt.Sprintf("%s\n        SELECT %s, %s, t.id, %s\n        FROM %s;", insertInto(c.Outbox),
 		literal(c.Types[operation]), literal(c.AggregateType), c.payload(literal(operation), c.key("t.r"), before, after), c.rows(table, "t"))
 }
 
-// both returns the statement of UPDATE. A row whose key has changed is no row of both tables: its old key is deleted, and
-// its new key inserted. The types of a capture without these operations is that of the update.
-func (c *Capture) both() string {
+// both returns the statement of UPDATE. A changed key is in one of the tables only: the old key is deleted, and the new
+// key inserted. A capture without these operations uses the type of the update for both.
+func (c script) both() string {
 	typeOf := func(operation string) string {
 		if name := c.Types[operation]; name != "" {
 			return literal(name)
@@ -120,14 +123,14 @@ func (c *Capture) both() string {
 		c.rows(oldRows, "o"), c.rows(newRows, "n"))
 }
 
-// truncated returns the statement of TRUNCATE, whose rows nobody sees.
-func (c *Capture) truncated() string {
+// truncated returns the statement of TRUNCATE, which has no transition tables.
+func (c script) truncated() string {
 	return fmt.Sprintf("%s\n        VALUES (%s, %s, NULL, %s);", insertInto(c.Outbox),
 		literal(c.Types[Truncate]), literal(c.AggregateType), c.payload(literal(Truncate), "NULL", "NULL", "NULL"))
 }
 
 // body returns the code of the function.
-func (c *Capture) body() string {
+func (c script) body() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n<<capture>>\nDECLARE\n    omit CONSTANT text[] := ARRAY(SELECT a.attname::text FROM pg_attribute AS a\n"+
 		"        WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s));\nBEGIN\n", literals(c.Columns))
@@ -177,7 +180,7 @@ func referencing(operation string) (before, after string) {
 }
 
 // createTrigger returns the statement for the trigger of an operation.
-func (c *Capture) createTrigger(operation string) string {
+func (c script) createTrigger(operation string) string {
 	clause := ""
 	before, after := referencing(operation)
 	if before != "" {
@@ -193,16 +196,16 @@ func (c *Capture) createTrigger(operation string) string {
 		strings.ToUpper(operation), c.table(), clause, c.qualifiedFunction())
 }
 
-func (c *Capture) table() string { return pgx.Identifier{c.Schema, c.Table}.Sanitize() }
+func (c script) table() string { return pgx.Identifier{c.Schema, c.Table}.Sanitize() }
 
-func (c *Capture) qualifiedFunction() string {
+func (c script) qualifiedFunction() string {
 	return pgx.Identifier{c.Schema, c.function()}.Sanitize()
 }
 
 // statements returns the SQL that makes the capture. before are the parts of an earlier one, on the same table, that
 // it has to drop.
-func (c *Capture) statements(before leftovers) (string, error) {
-	description, err := json.Marshal(c)
+func (c script) statements(before leftovers) (string, error) {
+	description, err := json.Marshal(c.Capture)
 	if err != nil {
 		return "", err
 	}

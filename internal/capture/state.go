@@ -216,7 +216,7 @@ func (s *State) examine(ctx context.Context, db outboxsql.Querier, f *function, 
 	captured := func(name string) bool { return slices.Contains(s.Columns, name) }
 	again := s.commandFor(r, columns, func(name string) bool { return !captured(name) })
 	s.examineTriggers(again)
-	if f.Source != s.body() || !f.Definer || !sameSettings(f.Settings) {
+	if f.Source != (script{&s.Capture}).body() || !f.Definer || !sameSettings(f.Settings) {
 		s.add(Warning, again, "The function %s is not the one that capture add writes: the events of %s may differ from the description.", s.Function, s.Relation)
 	}
 	if f.Public {
@@ -303,7 +303,7 @@ func (s *State) examineColumns(r *relation, columns []column, indexes []index, a
 
 // Removal is the SQL that removes captures of a table.
 type Removal struct {
-	// SQL has the statements; "" if there is no capture.
+	// SQL is empty without a capture.
 	SQL string
 	// Relations are the tables whose triggers it drops.
 	Relations []string
@@ -311,8 +311,8 @@ type Removal struct {
 	Functions []string
 }
 
-// PrepareRemoval returns the SQL that removes the capture of a table into an outbox, also if the table is gone and the
-// function is left. It changes nothing, and a table without a capture is no error.
+// PrepareRemoval returns the SQL that removes the capture of a table into an outbox, or the function that a dropped table
+// has left behind. It changes nothing. Without a capture the result is empty.
 func PrepareRemoval(ctx context.Context, db outboxsql.DB, outbox, table string) (*Removal, error) {
 	list, err := List(ctx, db, outbox)
 	if err != nil {

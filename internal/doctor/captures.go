@@ -9,7 +9,7 @@ import (
 )
 
 // captureChecks returns the check of captured tables, or none if no table is captured.
-func (e *exam) captureChecks(ctx context.Context) []check {
+func captureChecks(ctx context.Context, e *exam) []check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	list, err := capture.List(ctx, e.conn, e.Schema)

@@ -229,7 +229,7 @@ func (e *exam) database(ctx context.Context, r *Report) {
 		all = append(all, streamChecks()...)
 	}
 	if tables {
-		all = append(all, e.captureChecks(ctx)...)
+		all = append(all, captureChecks(ctx, e)...)
 	}
 	for _, c := range all {
 		if tables || c.noTables {
