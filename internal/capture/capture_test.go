@@ -371,6 +371,8 @@ func TestRefused(t *testing.T) {
 		`CREATE TABLE good (id int PRIMARY KEY, a int NOT NULL UNIQUE, b int UNIQUE, c int NOT NULL, d text, virtual int GENERATED ALWAYS AS (c * 2) STORED)`,
 		`CREATE UNIQUE INDEX partial ON good (c) WHERE c > 0`, `CREATE VIEW seen AS SELECT * FROM good`, `CREATE MATERIALIZED VIEW kept AS SELECT * FROM good`,
 		`CREATE TEMP TABLE brief (id int PRIMARY KEY)`, `CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)`, `CREATE TABLE parent (id int PRIMARY KEY)`, `CREATE TABLE child () INHERITS (parent)`,
+		`CREATE FOREIGN DATA WRAPPER far`, `CREATE SERVER far FOREIGN DATA WRAPPER far`, `CREATE TABLE spread (id int) PARTITION BY LIST (id)`,
+		`CREATE FOREIGN TABLE spread_far PARTITION OF spread FOR VALUES IN (1) SERVER far`,
 		`CREATE TABLE keyless (id int)`, `CREATE TABLE later (id int PRIMARY KEY DEFERRABLE)`,
 	} {
 		b.Exec(statement)
@@ -391,6 +393,8 @@ func TestRefused(t *testing.T) {
 		{capture.Request{Table: "quick"}, "SET LOGGED"},
 		{capture.Request{Table: "parent"}, "inherits"},
 		{capture.Request{Table: "child"}, "inherits"},
+		{capture.Request{Table: "spread_far"}, "it is a foreign table"},
+		{capture.Request{Table: "spread"}, "a partition is a foreign table"},
 		{capture.Request{Table: "outbox_events"}, "belongs to PostgreSQL or to an outbox"},
 		{capture.Request{Table: "pg_class"}, "belongs to PostgreSQL or to an outbox"},
 		{capture.Request{Table: "keyless"}, "has no primary key"},
@@ -695,6 +699,28 @@ func TestFormerTable(t *testing.T) {
 	if removal := b.remove("nothing_here_either"); removal.SQL != "" {
 		t.Errorf("%+v", removal)
 	}
+}
+
+// TestOutboxGone: a capture whose outbox was dropped is listed, because writes of its table fail, and it can be removed.
+func TestOutboxGone(t *testing.T) {
+	t.Parallel()
+	b := open(t, false)
+	if _, err := outboxsql.Migrate(t.Context(), b.Conn, "other", outboxsql.NotifyAuto); err != nil {
+		t.Fatal(err)
+	}
+	b.Exec(`CREATE TABLE orders (id int PRIMARY KEY)`)
+	b.add(capture.Request{Table: "orders", Outbox: "other"})
+	b.Exec(`DROP SCHEMA other CASCADE`)
+	list, err := capture.List(t.Context(), b.Conn, "other")
+	if err != nil || len(list) != 1 || len(list[0].Problems) != 1 || list[0].Problems[0].Cure != "notifyd capture remove public.orders --schema other" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	removal, err := capture.PrepareRemoval(t.Context(), b.Conn, "other", "public.orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Exec(removal.SQL)
+	b.Exec(`INSERT INTO orders VALUES (1)`)
 }
 
 // TestReplica: a session that replays another server's writes fires no trigger.

@@ -31,6 +31,7 @@ type relation struct {
 	Persistence string
 	Inherits    bool // it inherits or is inherited, and is not a partition
 	Owned       bool // it is a table of an outbox
+	Foreign     bool // it has a partition that is a foreign table
 }
 
 // column is a column of a table.
@@ -50,7 +51,8 @@ type index struct {
 
 const sqlRelation = `SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
 	c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhparent = c.oid OR i.inhrelid = c.oid AND NOT c.relispartition),
-	n.nspname IN ('pg_catalog', 'information_schema') OR c.relname LIKE 'outbox\_%' AND EXISTS (SELECT FROM pg_class AS m WHERE m.relnamespace = n.oid AND m.relname = 'outbox_migrations')
+	n.nspname IN ('pg_catalog', 'information_schema') OR c.relname LIKE 'outbox\_%' AND EXISTS (SELECT FROM pg_class AS m WHERE m.relnamespace = n.oid AND m.relname = 'outbox_migrations'),
+	c.relkind = 'p' AND EXISTS (SELECT FROM pg_partition_tree(c.oid) AS t JOIN pg_class AS f ON f.oid = t.relid WHERE f.relkind = 'f')
 	FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = `
 
 const sqlColumns = `SELECT a.attname::text, a.attnotnull, a.attgenerated = 'v',
@@ -104,6 +106,8 @@ func (r *relation) refuse() error {
 		return invalid{fmt.Errorf("%s cannot be captured: it belongs to PostgreSQL or to an outbox: name a table of the application", name)}
 	case kind != "":
 		return invalid{fmt.Errorf("%s cannot be captured: it is %s, where triggers see no changed rows: name a table", name, kind)}
+	case r.Foreign:
+		return invalid{fmt.Errorf("%s cannot be captured: a partition is a foreign table, whose writes would fail: capture the other partitions", name)}
 	case r.Persistence == "t":
 		return invalid{fmt.Errorf("%s cannot be captured: it is temporary, and its triggers end with the session: name a permanent table", name)}
 	case r.Persistence == "u":
@@ -178,6 +182,7 @@ func distinct(flag, table string, columns []column, wanted []string) error {
 
 // columnsOf returns the columns in the events, and those left out. The key is always in the events.
 func columnsOf(name string, columns []column, key, only, exclude []string) (captured, excluded []string, err error) {
+	excluded = []string{} // as JSON, it is a list
 	if len(only) > 0 && len(exclude) > 0 {
 		return nil, nil, invalid{errors.New("--columns names the columns of the events, and --exclude the others: use one of them")}
 	}

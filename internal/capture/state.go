@@ -55,13 +55,13 @@ type function struct {
 	Source      string
 	Definer     bool
 	Settings    []string
-	Public      bool // everyone may execute it
-	MayWrite    bool // the owner may insert events
+	Public      bool  // everyone may execute it
+	MayWrite    *bool // the owner may insert events; nil if the outbox is gone
 }
 
 const sqlFunctions = `SELECT p.oid, n.nspname::text, p.proname::text, pg_get_userbyid(p.proowner)::text, obj_description(p.oid, 'pg_proc'), p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'),
 	has_function_privilege('public', p.oid, 'EXECUTE'),
-	coalesce(has_schema_privilege(p.proowner, to_regnamespace($1), 'USAGE') AND has_column_privilege(p.proowner, to_regclass($2), 'payload', 'INSERT'), false)
+	has_schema_privilege(p.proowner, to_regnamespace($1), 'USAGE') AND has_column_privilege(p.proowner, to_regclass($2), 'payload', 'INSERT')
 	FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
 	WHERE p.prorettype = 'trigger'::regtype AND p.proname LIKE 'notifyd\_capture\_%' ORDER BY n.nspname, p.proname`
 
@@ -111,7 +111,7 @@ func List(ctx context.Context, db outboxsql.Querier, outbox string) (list []Stat
 
 // states returns the captures of a function: one, or one for each table that uses it. It returns none of another outbox.
 func (f *function) states(ctx context.Context, db outboxsql.Querier, outbox string) (list []State, err error) {
-	s := State{Function: pgx.Identifier{f.Schema, f.Name}.Sanitize(), Owner: f.Owner}
+	s := State{Function: pgx.Identifier{f.Schema, f.Name}.Sanitize(), Owner: f.Owner, Problems: []Problem{}}
 	described := f.Description != nil && json.Unmarshal([]byte(*f.Description), &s.Capture) == nil && s.Outbox != ""
 	if !described {
 		s.Capture = Capture{Outbox: outbox}
@@ -139,6 +139,7 @@ func (f *function) states(ctx context.Context, db outboxsql.Querier, outbox stri
 			n = len(triggers)
 		}
 		on, of := s, triggers[:n]
+		on.Problems = []Problem{}
 		triggers = triggers[n:]
 		on.triggers, on.oid, on.Relation = of, of[0].Relation, qualified(of[0].Schema, of[0].Table)
 		if !described {
@@ -222,7 +223,10 @@ func (s *State) examine(ctx context.Context, db outboxsql.Querier, f *function, 
 	if f.Public {
 		s.add(Warning, "REVOKE ALL ON FUNCTION "+s.Function+"() FROM PUBLIC", "Every role may attach the function %s to a table of its own, and forge events.", s.Function)
 	}
-	if !f.MayWrite {
+	switch {
+	case f.MayWrite == nil:
+		s.add(Error, "notifyd capture remove "+shellWord(s.Relation)+s.schemaFlag(), "The outbox in schema %s is gone: writes of %s fail.", pgx.Identifier{s.Outbox}.Sanitize(), s.Relation)
+	case !*f.MayWrite:
 		s.add(Error, fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s TO %[2]s; GRANT INSERT (event_type, aggregate_type, aggregate_id, payload) ON %[1]s.outbox_events TO %[2]s",
 			pgx.Identifier{s.Outbox}.Sanitize(), pgx.Identifier{s.Owner}.Sanitize()), "The role %s, which owns the function of the capture of %s, may not insert events: writes of the table fail.", s.Owner, s.Relation)
 	}

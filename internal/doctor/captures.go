@@ -16,7 +16,7 @@ func captureChecks(ctx context.Context, e *exam) []check {
 	if err == nil && len(list) == 0 {
 		return nil
 	}
-	return []check{{"captures", func(context.Context, *exam) (string, []Finding, error) { return captureFindings(list, err) }, false}}
+	return []check{{"captures", func(context.Context, *exam) (string, []Finding, error) { return captureFindings(list, err) }, true}}
 }
 
 func captureFindings(list []capture.State, err error) (string, []Finding, error) {

@@ -228,9 +228,7 @@ func (e *exam) database(ctx context.Context, r *Report) {
 	if e.mode == outboxsql.ModeStream {
 		all = append(all, streamChecks()...)
 	}
-	if tables {
-		all = append(all, captureChecks(ctx, e)...)
-	}
+	all = append(all, captureChecks(ctx, e)...)
 	for _, c := range all {
 		if tables || c.noTables {
 			r.add(c.name, e.one(ctx, c)...)

@@ -32,11 +32,12 @@ old and the new values.`,
 	return cmd
 }
 
-// connected calls do with a connection to the outbox of the flags.
-func connected(cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, do func(ctx context.Context, conn *pgx.Conn) error) error {
+// connected calls do with the connection that connect opens. Captures can be listed and removed where the tables of the outbox
+// are gone: writes of captured tables fail then.
+func connected(cmd *cobra.Command, a *command.App, connect func(context.Context, *command.App) (*pgx.Conn, error), do func(ctx context.Context, conn *pgx.Conn) error) error {
 	progress := command.StartProgress(cmd, command.Connecting)
 	defer progress.Stop()
-	conn, err := db.ConnectTable(cmd.Context(), a)
+	conn, err := connect(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ command is repeated. Repeating it replaces the triggers of the table.`,
 			"  notifyd capture add shop.orders --operations insert,delete --install",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.request.Table = args[0]
-			return connected(cmd, a, &f.db, func(ctx context.Context, conn *pgx.Conn) error { return f.add(ctx, cmd, conn) })
+			return connected(cmd, a, f.db.ConnectTable, func(ctx context.Context, conn *pgx.Conn) error { return f.add(ctx, cmd, conn) })
 		},
 	}
 	f.db.Register(cmd)
@@ -191,7 +192,7 @@ func newList(a *command.App) *cobra.Command {
 // captures reads the captures of an outbox; never nil.
 func captures(cmd *cobra.Command, a *command.App, db *command.DatabaseFlags) (list []capture.State, err error) {
 	list = []capture.State{}
-	err = connected(cmd, a, db, func(ctx context.Context, conn *pgx.Conn) error {
+	err = connected(cmd, a, db.Connect, func(ctx context.Context, conn *pgx.Conn) error {
 		found, err := capture.List(ctx, conn, db.Schema)
 		list = append(list, found...)
 		return err
@@ -253,7 +254,7 @@ func newRemove(a *command.App) *cobra.Command {
 		Long:    "remove drops the triggers of a table and their function. Events that were written stay.\nWithout a capture it does nothing. With --dry-run it prints the SQL.",
 		Example: "  notifyd capture remove shop.orders\n  notifyd capture remove shop.orders --dry-run",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return connected(cmd, a, &db, func(ctx context.Context, conn *pgx.Conn) error {
+			return connected(cmd, a, db.Connect, func(ctx context.Context, conn *pgx.Conn) error {
 				removal, err := capture.PrepareRemoval(ctx, conn, db.Schema, args[0])
 				if err != nil {
 					return err
