@@ -32,6 +32,7 @@ func TestBenchJSON(t *testing.T) {
 		"drain --mode stream --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":             drainKeys + ", out_of_order, blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
 		"drain --events 100 --urgent 5":                                                            drainKeys + ", urgent_events_per_second, urgent_ratio, urgent_behind_alike, urgent_behind",
 		"drain --events 100 --mode stream --shards 2":                                              drainKeys + ", sharded_events_per_second, sharded_ratio, sharded_cpu_ratio",
+		"capture --rows 50 --seconds 1":                                                            "rows, variants",
 		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
 		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
 	} {
@@ -111,6 +112,7 @@ func TestBenchUsage(t *testing.T) {
 		"variants --batch 0":           "bench: --batch 0 is below 1\nsee bench variants --help\n",
 		"variants --only lease,cdc":    "bench: --only has \"cdc\", which is none of long-tx, advisory, lease, partitions, serialised, queue, stream\nsee bench variants --help\n",
 		"variants --parts drain,crash": "bench: --parts has \"crash\", which is none of drain, writers, open, order\nsee bench variants --help\n",
+		"capture --rows 0":             "bench: --rows 0 is below 1\nsee bench capture --help\n",
 		"insert --writers 0":           "bench: --writers 0 is below 1\nsee bench insert --help\n",
 		"soak --seconds 0":             "bench: --seconds 0 is below 1\nsee bench soak --help\n",
 		"soak --blocked-keys 10":       "bench: unknown flag: --blocked-keys\nsee bench soak --help\n",

@@ -97,7 +97,7 @@ docs/performance.md says how each figure is measured.`,
 	flags.BoolVar(&p.asJSON, "json", false, "print the result as one line of JSON on standard output")
 	flags.StringVar(&p.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
 	flags.StringVar(&p.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
-	root.AddCommand(newLatencyCmd(p), newDrainCmd(p), newInsertCmd(p), newSoakCmd(p), newTakeoverCmd(p), newShardsCmd(p), newReplayCmd(p), newVariantsCmd(p), newRelayCmd(p))
+	root.AddCommand(newLatencyCmd(p), newDrainCmd(p), newInsertCmd(p), newCaptureCmd(p), newSoakCmd(p), newTakeoverCmd(p), newShardsCmd(p), newReplayCmd(p), newVariantsCmd(p), newRelayCmd(p))
 	return root
 }
 

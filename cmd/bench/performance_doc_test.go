@@ -73,6 +73,8 @@ func small(t *testing.T, args string) (more []string, says string) {
 		more = append(more, "--events", "100", "--handler-time", "1ms", "--relays", "1,2")
 	case "insert":
 		more, says = append(more, "--seconds", "1", "--writers", "2"), "silent: the trigger alone"
+	case "capture":
+		more, says = append(more, "--seconds", "1", "--rows", "100"), "capture: notifyd capture add"
 	case "takeover":
 		more, says = append(more, "--seconds", "2", "--rate", "100"), "lost=0 repeats="
 	case "replay":

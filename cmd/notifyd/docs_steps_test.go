@@ -164,6 +164,7 @@ func pageTests() map[string]pageTest {
 		"CONTRIBUTING.md":            {"cmd/notifyd", "TestContributingPage"},
 		"docs/README.md":             {"cmd/notifyd", "TestShortPages"},
 		"docs/bytes.md":              {"cmd/notifyd", "TestBytesPage"},
+		"docs/capture.md":            {"cmd/notifyd", "TestCapturePage"},
 		"docs/concepts.md":           {"cmd/notifyd", "TestShortPages"},
 		"docs/faq.md":                {"cmd/notifyd", "TestShortPages"},
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},

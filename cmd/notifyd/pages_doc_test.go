@@ -112,6 +112,7 @@ func TestInlineCommands(t *testing.T) {
 	s.write("event.json", `{"event_type": "order.placed", "payload": `+order+`}`)
 	preview := act{as: "notifyd template test --destination mail --event event.json", says: `Order 7`}
 	acts := map[string]act{
+		"notifyd capture add":             {before: func() { execute(t, s.url, `CREATE TABLE orders (id int PRIMARY KEY)`) }, as: "%s orders", says: `CREATE OR REPLACE TRIGGER`},
 		"notifyd config init":             {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":           {says: `"\$schema"`},
 		"notifyd demo --keep":             {run: func(step) {}}, // TestDemoKeep ends it, too

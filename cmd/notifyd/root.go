@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"github.com/notifyd/notifyd/internal/command/capture"
 	"github.com/notifyd/notifyd/internal/command/inspect"
 
 	"github.com/notifyd/notifyd/internal/command/configuration"
@@ -67,7 +68,7 @@ func newRootCmd(a *command.App) *cobra.Command {
 		{"Configure:", []*cobra.Command{configuration.NewConfig(a), configuration.NewCheckConfig(a), configuration.NewPlan(a), events.NewTemplate(a)}},
 		{"Look:", []*cobra.Command{inspect.NewStatus(a), inspect.NewDoctor(a), events.NewEvents(a)}},
 		{"Act:", []*cobra.Command{
-			events.NewPublish(a), events.NewDeadLetters(a), positions.NewPause(a), positions.NewResume(a), positions.NewPositions(a), positions.NewReplay(a),
+			events.NewPublish(a), capture.New(a), events.NewDeadLetters(a), positions.NewPause(a), positions.NewResume(a), positions.NewPositions(a), positions.NewReplay(a),
 		}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

@@ -540,6 +540,7 @@ func TestMistakes(t *testing.T) {
 		},
 		"takeover": func() error { _, err := Takeover(t.Context(), TakeoverOptions{Options: o}); return err },
 		"insert":   func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
+		"capture":  func() error { _, err := Capture(t.Context(), CaptureOptions{Options: o}); return err },
 		"soak":     func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
 		"no server": func() error {
 			_, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 1, Seconds: 1})

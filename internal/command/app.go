@@ -149,6 +149,9 @@ func (a *App) grantCure(cmd *cobra.Command, err error) string {
 	switch path := strings.TrimPrefix(cmd.CommandPath(), "notifyd "); {
 	case strings.HasPrefix(path, "migrate"), path == "dlq edit":
 		return fmt.Sprintf(": role %s is not the owner of the tables: %s", pgx.Identifier{a.Role}.Sanitize(), owner)
+	case strings.HasPrefix(path, "capture"):
+		return fmt.Sprintf(": run the command as the owner of the table, who needs CREATE on its schema and the privileges of a writer: `notifyd migrate --print-grants --schema %s --writer %s`",
+			shellWord(a.Schema), shellWord(a.Role))
 	case path == "publish":
 		flag = "--writer"
 	default:

@@ -228,6 +228,7 @@ func (e *exam) database(ctx context.Context, r *Report) {
 	if e.mode == outboxsql.ModeStream {
 		all = append(all, streamChecks()...)
 	}
+	all = append(all, captureChecks(ctx, e)...)
 	for _, c := range all {
 		if tables || c.noTables {
 			r.add(c.name, e.one(ctx, c)...)
