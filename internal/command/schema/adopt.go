@@ -61,7 +61,10 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, s *ops.Client) error {
 		return err
 	}
 	if !f.action.DryRun && done.Copy() {
-		if err := f.Agree(cmd, f.yes, described(&done)+"\n"+f.deed()); err != nil {
+		if !f.yes {
+			cmd.PrintErrln(described(&done))
+		}
+		if err := f.Agree(cmd, f.yes, f.deed()); err != nil {
 			return err
 		}
 		action.DryRun = false
@@ -78,7 +81,7 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, s *ops.Client) error {
 	case f.action.DryRun:
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), described(&done))
 	default:
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\nadopted: relays deliver from here\n", described(&done))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\nadopted: %s\n", described(&done), f.deed())
 	}
 	return err
 }
@@ -100,7 +103,7 @@ func bounded(n int64) string {
 // deed describes the action to a person.
 func (f *adoptFlags) deed() string {
 	if f.discard {
-		return "discard what waits, and have relays deliver what is written from now on"
+		return "discard waiting events, and have relays deliver later ones from here"
 	}
-	return "have relays deliver what waits"
+	return "have relays deliver waiting events and later ones from here"
 }
