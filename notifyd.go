@@ -60,6 +60,10 @@ var ErrPooler = store.ErrPooler
 // back, or restarted with other values. The error has the statement that cures it.
 var ErrIDs = position.ErrIDs
 
+// ErrCopy is wrapped by the error of Run if the tables are a copy of an outbox, whose events may be delivered where it was made:
+// see [outboxsql.ErrCopy]. A person adopts it with `notifyd adopt`, or a program with [ops.Client.Adopt].
+var ErrCopy = outboxsql.ErrCopy
+
 // session is a connection of the relay's own.
 type session interface{ Close(ctx context.Context) }
 
@@ -384,6 +388,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 //
 //   - [outboxsql.ErrNotMigrated] or [outboxsql.ErrTooNew] if the schema is not the one that it needs;
 //   - [outboxsql.ErrStream] if the table is a stream that cannot be read as one;
+//   - [ErrCopy] if the tables are a copy, or a new connection leads to one while the relay runs;
 //   - [outboxsql.ErrMode] if the table gets another mode while the relay runs;
 //   - [ErrNeedsStream] if a destination needs a stream and the table is a queue;
 //   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which

@@ -32,7 +32,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		case err == nil:
 			store.Report(r.dispatcher, start, nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode), errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), outboxsql.EndsRelay(err), errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
@@ -93,6 +93,9 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	}
 	state, err := outboxsql.ReadState(ctx, conn, r.config.Schema)
 	if err != nil {
+		return err
+	}
+	if err := state.Home.Check(r.config.Schema); err != nil {
 		return err
 	}
 	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
@@ -175,7 +178,7 @@ func (r *Relay) run(ctx context.Context) error {
 	outside.Go(func() { r.pauses.follow(ctx) })
 	outside.Go(func() {
 		select {
-		case err := <-r.refused: // the table has become a stream while the relay had no session
+		case err := <-r.refused: // the table has become a stream, or is a copy that a new session leads to
 			stop(err)
 		case <-ctx.Done():
 		}
@@ -194,7 +197,7 @@ func (r *Relay) run(ctx context.Context) error {
 		r.limits.Close(ctx)
 	}
 	r.session.Close(ctx)
-	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
+	if cause := context.Cause(ctx); outboxsql.EndsRelay(cause) && !outboxsql.EndsRelay(err) {
 		err = errors.Join(cause, err)
 	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)

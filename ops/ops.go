@@ -56,7 +56,7 @@ func New(db DB, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("ops: %w: %w", ErrInvalid, err)
 	}
 	var names []string
-	for _, table := range []string{"deliveries", "events", "audit", "mode", "positions", "replays", "routes", "pauses"} {
+	for _, table := range []string{"deliveries", "events", "audit", "mode", "positions", "replays", "routes", "pauses", "place", "last_id"} {
 		names = append(names, "{"+table+"}", pgx.Identifier{cfg.Schema, "outbox_" + table}.Sanitize())
 	}
 	return &Client{db: db, cfg: cfg, tables: strings.NewReplacer(names...)}, nil
@@ -64,6 +64,18 @@ func New(db DB, cfg Config) (*Client, error) {
 
 // sql inserts the names of the tables into a statement.
 func (s *Client) sql(text string) string { return s.tables.Replace(text) }
+
+// Adopt makes the place of the tables the home of the outbox: relays deliver from a copy after this. See [outboxsql.ErrCopy].
+// An outbox at home stays as it is. Refused relays must be started again; a daemon with many outboxes retries. The role of the
+// database must own the tables.
+//
+// With discard, Adopt first discards all waiting events, while no relay delivers: events written until then count as
+// delivered, retries are deleted, positions move to the end, and replays stop. Dead letters stay. One transaction discards up
+// to 1,000 rows: after an error, or the end of ctx, the outbox is still a copy, and the call may be repeated. The error wraps
+// [ErrHome] if the outbox is at home.
+func (s *Client) Adopt(ctx context.Context, discard bool, a Action) (Adoption, error) {
+	return adopter{s}.adopt(ctx, discard, a)
+}
 
 // Action names the person who acts, and the reason.
 type Action struct {

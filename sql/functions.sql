@@ -51,3 +51,29 @@ BEGIN
 END
 $rights$;
 COMMENT ON FUNCTION outbox_last_id() IS 'The highest id that outbox_events has given out, for statements that read the table.';
+
+-- Where the tables are: server, database, table and the name of the database. A dump that is restored elsewhere, and a
+-- database made from this one as its template, have another place. It runs as its owner, so that the answer does not
+-- depend on who asks. The server stays 0 where not even the owner may ask.
+CREATE OR REPLACE FUNCTION outbox_place(relation oid) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $place$
+DECLARE
+    server text := '0';
+BEGIN
+    BEGIN
+        server := (SELECT c.system_identifier FROM pg_control_system() AS c);
+    EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function THEN
+        NULL;
+    END;
+    RETURN concat_ws('/', server, (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()), relation, current_database());
+END
+$place$;
+DO $rights$
+BEGIN
+    EXECUTE format('ALTER FUNCTION outbox_place(oid) OWNER TO %I', (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass));
+END
+$rights$;
+COMMENT ON FUNCTION outbox_place(oid) IS 'Names the place of a table: server, oid of the database, oid of the table, name of the database.';
+
+-- New tables are at home where they were made. Those of a copy stay a copy.
+UPDATE outbox_mode SET home = outbox_place('outbox_mode'::regclass) WHERE home IS NULL;

@@ -126,11 +126,11 @@ func Grants(schema string, roles Roles) (string, error) {
 	return b.String(), nil
 }
 
-// PartitionFunctions returns the functions that a relay calls where the table is partitioned; one of them, outbox_last_id, also
-// where it is not. The others run as the owner of the tables, so that the relay need not be the owner. The names have no schema.
+// PartitionFunctions returns the functions that a relay calls where the table is partitioned; two of them, outbox_last_id and
+// outbox_place, also where it is not. The others run as the owner of the tables, so that the relay need not be the owner. The names have no schema.
 func PartitionFunctions() []string {
 	return []string{
-		"outbox_partitions()", "outbox_away()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
+		"outbox_partitions()", "outbox_away()", "outbox_last_id()", "outbox_place(oid)", "outbox_partitions_extend(timestamptz, integer)",
 		"outbox_partition_drop(text, timestamptz)", "outbox_keys_purge(bigint, integer)",
 	}
 }
@@ -143,7 +143,7 @@ func functionGrants(schema, relay string) string {
 		fmt.Fprintf(&grants, "IF to_regprocedure(%s) IS NOT NULL THEN GRANT EXECUTE ON FUNCTION %s TO %s; END IF; ",
 			literal(name), name, pgx.Identifier{relay}.Sanitize())
 	}
-	return "\n-- This role knows the last id and, where the table is partitioned, keeps the partitions.\nDO " + literal("BEGIN "+grants.String()+"END") + ";\n"
+	return "\n-- This role knows the last id and the place and, where the table is partitioned, keeps the partitions.\nDO " + literal("BEGIN "+grants.String()+"END") + ";\n"
 }
 
 // literal quotes a text, for any setting of standard_conforming_strings.

@@ -92,6 +92,8 @@ type State struct {
 	Becoming Mode
 	// Serialized reports whether writers are serialized: see [SerializeWriters].
 	Serialized bool
+	// Home is where the outbox belongs, and where it is; zero without tables.
+	Home Home
 }
 
 type migration struct {
@@ -329,7 +331,7 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 			state.Versions = append(state.Versions, v)
 		}
 	}
-	if state.Mode, state.Becoming, err = readMode(ctx, tx, schema); err != nil {
+	if state.Mode, state.Becoming, state.Home, err = readMode(ctx, tx, schema); err != nil {
 		return state, err
 	}
 	if state.Serialized, err = serialized(ctx, tx, schema); err != nil {

@@ -53,8 +53,8 @@ func guardUsers(schema string) string {
 }
 
 // HoldMode ensures that the table has the wanted mode, and prevents a change of the mode while the session of conn
-// lives. It does not wait. The error wraps [ErrMode], [ErrModeChanging], or [ErrNotMigrated] without tables; after an
-// error no lock is held. The session must not be in a transaction.
+// lives. It does not wait. The error wraps [ErrCopy], [ErrMode], [ErrModeChanging], or [ErrNotMigrated] without tables;
+// after an error no lock is held. The session must not be in a transaction.
 func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) error {
 	held, err := holdMode(ctx, conn, "pg_try_advisory_lock_shared", schema, want)
 	if held && err != nil {
@@ -84,7 +84,10 @@ func holdMode(ctx context.Context, db Querier, lock, schema string, want Mode) (
 		return false, fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)
 	}
 	// Use a separate statement: its snapshot must not be older than the lock.
-	mode, becoming, err := readMode(ctx, db, schema)
+	mode, becoming, home, err := readMode(ctx, db, schema)
+	if err == nil {
+		err = home.Check(schema)
+	}
 	switch {
 	case err != nil:
 		return true, err
@@ -96,11 +99,13 @@ func holdMode(ctx context.Context, db Querier, lock, schema string, want Mode) (
 	return true, nil
 }
 
-// readMode returns the mode of a migrated schema, and the target mode of an unfinished change; "" without a change.
-func readMode(ctx context.Context, q Querier, schema string) (mode, becoming Mode, err error) {
-	err = q.QueryRow(ctx, `SELECT mode, coalesce(becoming, '') FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode, &becoming)
+// readMode returns the mode of a migrated schema, the target mode of an unfinished change, "" without a change, and the home.
+func readMode(ctx context.Context, q Querier, schema string) (mode, becoming Mode, home Home, err error) {
+	var is, here string
+	err = q.QueryRow(ctx, `SELECT mode, coalesce(becoming, ''), coalesce(home, ''), `+pgx.Identifier{schema, "outbox_place"}.Sanitize()+`(tableoid)
+		FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode, &becoming, &is, &here)
 	if err != nil {
-		return "", "", fmt.Errorf("read the mode: %w", err)
+		return "", "", Home{}, fmt.Errorf("read the mode: %w", err)
 	}
-	return mode, becoming, nil
+	return mode, becoming, Home{Is: Place(is), Here: Place(here)}, nil
 }

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS outbox_mode (
     becoming    text,
     origin_open int8multirange NOT NULL DEFAULT '{}',
     origin_sequence text,
+    home        text,
     dropped     int8multirange NOT NULL DEFAULT '{}',
     CONSTRAINT outbox_mode_alone CHECK (one),
     CONSTRAINT outbox_mode_known CHECK (mode IN ('queue', 'stream') AND becoming IN ('queue', 'stream'))
@@ -43,6 +44,8 @@ COMMENT ON COLUMN outbox_mode.mode IS
     'queue: each event is marked when it is done. stream: events are never touched, outbox_positions says how far each destination has come.';
 COMMENT ON COLUMN outbox_mode.becoming IS
     'Set during a change of the mode, and after an interrupted one: no relay may read the table then. The same change, repeated, continues.';
+COMMENT ON COLUMN outbox_mode.home IS
+    'The only place whose relays deliver: as outbox_place names it. Elsewhere the tables are a copy, until notifyd adopt. NULL: the next migration writes this place.';
 COMMENT ON COLUMN outbox_mode.origin_head IS
     'The first destinations of a stream begin with the events above this id, and those in origin_open.';
 COMMENT ON COLUMN outbox_mode.origin_open IS 'Ids up to origin_head that were waiting when the table became a stream. A range may span ids that do not exist.';
@@ -482,11 +485,11 @@ CREATE TABLE IF NOT EXISTS outbox_audit (
 CREATE INDEX IF NOT EXISTS outbox_audit_event ON outbox_audit (event_id, id);
 
 COMMENT ON TABLE outbox_audit IS
-    'What people did: replay, discard, edit and retry of events, seek and forget of positions. notifyd never deletes from it; delete old rows as you like.';
+    'What people did: replay, discard, edit and retry of events, seek and forget of positions, adoption of a copy. notifyd never deletes from it; delete old rows as you like.';
 COMMENT ON COLUMN outbox_audit.id IS 'Order of the entries.';
 COMMENT ON COLUMN outbox_audit.at IS 'When it was done.';
 COMMENT ON COLUMN outbox_audit.event_id IS 'outbox_events.id, also of an event that is gone. NULL: not about one event.';
-COMMENT ON COLUMN outbox_audit.action IS 'replay, discard, edit, retry, seek, forget, replay range, stop replay, pause or resume; delivered: the destination has acknowledged a replayed dead letter.';
+COMMENT ON COLUMN outbox_audit.action IS 'replay, discard, edit, retry, seek, forget, replay range, stop replay, pause, resume or adopt; delivered: the destination has acknowledged a replayed dead letter.';
 COMMENT ON COLUMN outbox_audit.actor IS 'Who did it, unverified: user and host, or the value of --actor.';
 COMMENT ON COLUMN outbox_audit.database_user IS 'Role of the database session.';
 COMMENT ON COLUMN outbox_audit.destination IS 'Which delivery of the event. NULL: the event itself.';

@@ -110,7 +110,7 @@ type modeChange struct {
 }
 
 func (m *modeChange) run(ctx context.Context, to Mode) error {
-	mode, becoming, err := readMode(ctx, m.conn, m.schema)
+	mode, becoming, _, err := readMode(ctx, m.conn, m.schema)
 	switch {
 	case err != nil:
 		return err

@@ -180,6 +180,7 @@ func pageTests() map[string]pageTest {
 		"docs/retention.md":          {"cmd/notifyd", "TestRetentionPage"},
 		"docs/runbook.md":            {"cmd/notifyd", "TestRunbookPage"},
 		"docs/status-and-doctor.md":  {"cmd/notifyd", "TestStatusAndDoctorPage"},
+		"docs/upgrades.md":           {"cmd/notifyd", "TestUpgradesPage"},
 		"docs/templates.md":          {"cmd/notifyd", "TestTemplatesPageCommands"},
 		"docs/tracing.md":            {"cmd/notifyd", "TestTracingPage"},
 		"examples/grpc/README.md":    {"examples/grpc", "TestReadme"},

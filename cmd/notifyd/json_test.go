@@ -98,6 +98,8 @@ func TestJSON(t *testing.T) {
 	show(0, stream, "replay", "stop", "1")
 	show(0, stream, "positions", "forget", "crm", "--yes")
 	show(0, stream, "status")
+	execute(t, stream, `UPDATE outbox_mode SET home = '1/2/3/elsewhere'`)
+	show(0, stream, "adopt", "--yes")
 	show(0, "", "version")
 	show(0, queue, "demo", "--orders", "3")
 	execute(t, queue, `INSERT INTO outbox_relays (owner, process, host, started_at, loaded_at) VALUES (7, 1, 'elsewhere', now(), now())`)

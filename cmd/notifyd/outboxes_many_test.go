@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -118,6 +119,7 @@ func manyOutboxes(t *testing.T, server *pgserver.Server, schemas, databases int)
 	for i := range databases {
 		name := fmt.Sprintf("d%02d", i)
 		execute(t, server.URL("postgres"), `CREATE DATABASE `+name+` TEMPLATE stream`)
+		testdb.Adopt(t, server.URL(name), "public")
 		names = append(names, name)
 		rows += fmt.Sprintf(", ('%s', NULL, '%[1]s')", name)
 	}

@@ -68,7 +68,7 @@ func newRootCmd(a *command.App) *cobra.Command {
 		{"Configure:", []*cobra.Command{configuration.NewConfig(a), configuration.NewCheckConfig(a), configuration.NewPlan(a), events.NewTemplate(a)}},
 		{"Look:", []*cobra.Command{inspect.NewStatus(a), inspect.NewDoctor(a), events.NewEvents(a)}},
 		{"Act:", []*cobra.Command{
-			events.NewPublish(a), capture.New(a), events.NewDeadLetters(a), positions.NewPause(a), positions.NewResume(a), positions.NewPositions(a), positions.NewReplay(a),
+			events.NewPublish(a), capture.New(a), events.NewDeadLetters(a), positions.NewPause(a), positions.NewResume(a), positions.NewPositions(a), positions.NewReplay(a), schema.NewAdopt(a),
 		}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

@@ -52,6 +52,22 @@ func (f *OpsFlags) With(ctx context.Context, a *App, forget bool, do func(s *ops
 	return Mistaken(err)
 }
 
+// Agree asks a person for consent to the described action, unless yes is set.
+func (f *OpsFlags) Agree(cmd *cobra.Command, yes bool, what string) error {
+	switch {
+	case yes:
+		return nil
+	case !cli.IsTerminal(cmd.InOrStdin()):
+		return UsageErrorf("%s: --yes says that this is to be done, --dry-run shows it", what)
+	}
+	f.Progress.Say("")
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts
+	if !Agreed(cmd.InOrStdin()) {
+		return ErrNotAgreed
+	}
+	return nil
+}
+
 // Mistaken returns a mistake in the command line if an operation has refused its arguments, and err otherwise.
 func Mistaken(err error) error {
 	if errors.Is(err, ops.ErrInvalid) {

@@ -139,7 +139,7 @@ func (s snapshot) status() *status.Status {
 	st := &status.Status{At: s.at, Relay: relayOf(s.stats, s.at)}
 	if s.known() {
 		st.At, st.Backlog, st.Relays, st.Mode = s.reading.backlog.At, s.reading.backlog, s.reading.relays, outboxsql.Mode(s.reading.backlog.Mode)
-		st.Schema = status.Schema{Version: s.reading.schema.Current, Latest: s.reading.schema.Latest}
+		st.Schema = status.Schema{Version: s.reading.schema.Current, Latest: s.reading.schema.Latest, Home: status.HomeOf(s.reading.schema.Home)}
 	}
 	return st
 }

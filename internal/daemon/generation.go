@@ -116,7 +116,7 @@ func (g *generation) check(ctx context.Context, patient bool) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, notifyd.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, notifyd.ErrNeedsStream), !patient:
+	case errors.Is(err, notifyd.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, notifyd.ErrNeedsStream), errors.Is(err, notifyd.ErrCopy), !patient:
 		return err
 	default:
 		return nil

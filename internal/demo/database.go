@@ -56,7 +56,7 @@ const (
 	// guessWithin bounds the check of a server that the user has not named.
 	guessWithin = 5 * time.Second
 	// oldest is the oldest PostgreSQL that notifyd works with, as server_version_num.
-	oldest = 140000
+	oldest = 140000 // tested, and not promised
 	// noDatabase is the SQLSTATE of a database that does not exist.
 	noDatabase = "3D000"
 )
@@ -109,7 +109,7 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	case err != nil:
 		return nil, "", err
 	case number < oldest:
-		return nil, "", fmt.Errorf("PostgreSQL %s is too old: notifyd needs 14 or newer", version)
+		return nil, "", fmt.Errorf("PostgreSQL %s is too old: notifyd needs 15 or newer", version)
 	case standby:
 		return nil, "", errors.New("a standby, which takes no writes")
 	case !creates:

@@ -115,8 +115,13 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming), "The change of the table to a %s was interrupted: no relay reads the table until the change is complete.", state.Becoming)}, nil
 	}
 	var findings []Finding
+	if state.Home.Check(e.Schema) != nil {
+		findings = append(findings, found(Error, "notifyd adopt", "The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", state.Home.Is, state.Home.Here))
+	}
 	if state.Mode == outboxsql.ModeStream {
-		want, have, findings = withoutFresh(e.Schema, want, have)
+		var fresh []Finding
+		want, have, fresh = withoutFresh(e.Schema, want, have)
+		findings = append(findings, fresh...)
 	}
 	findings = append(findings, drift(e.Schema, want, have)...)
 	return fmt.Sprintf("The schema %s is at version %d, as migrate creates it for a %s.", e.Schema, state.Current, state.Mode), findings, nil

@@ -13,8 +13,14 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// minVersion is the oldest PostgreSQL that notifyd works with.
-const minVersion = 14
+const (
+	// minVersion is the oldest PostgreSQL that notifyd works with, as tests show.
+	minVersion = 14
+	// supportedVersion is the oldest PostgreSQL that gets fixes itself, and that notifyd promises to work with.
+	supportedVersion = 15
+)
+
+const upgradeServer = "upgrade PostgreSQL, then notifyd adopt if a relay finds itself on a copy: docs/upgrades.md"
 
 const encodingCure = "pg_dump the database, createdb -E UTF8 -T template0, and restore it there"
 
@@ -30,8 +36,11 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	var findings []Finding
-	if s.Number/10000 < minVersion {
-		findings = append(findings, found(Error, "upgrade PostgreSQL", "PostgreSQL %s is too old: notifyd works with %d and later.", s.Version, minVersion))
+	switch major := s.Number / 10000; {
+	case major < minVersion:
+		findings = append(findings, found(Error, upgradeServer, "PostgreSQL %s is too old: notifyd works with %d and later.", s.Version, supportedVersion))
+	case major < supportedVersion:
+		findings = append(findings, found(Warning, upgradeServer, "PostgreSQL %s gets no fixes any more: notifyd promises to work with %d and later.", s.Version, supportedVersion))
 	}
 	if s.Standby {
 		findings = append(findings, found(Error, "point database.url at the primary, or add target_session_attrs=read-write with all hosts", "The server is a standby: nothing can be delivered from it."))

@@ -278,7 +278,7 @@ func (h *Holder) Reconnect(l *Lease) {
 
 // Run holds this relay's share of the shards until ctx ends, and then releases all of them and returns nil. It replaces
 // a lost connection, for as long as necessary. It returns outboxsql.ErrMode if the table is not, or no longer, a
-// stream.
+// stream, and outboxsql.ErrCopy if it is a copy.
 func (h *Holder) Run(ctx context.Context) error {
 	defer h.work.Wait()
 	defer close(h.over)
@@ -290,7 +290,7 @@ func (h *Holder) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := h.serve(ctx, h.outage.back)
-		if errors.Is(err, outboxsql.ErrMode) {
+		if outboxsql.EndsRelay(err) {
 			return err
 		}
 		if ctx.Err() != nil || err == nil {

@@ -153,20 +153,19 @@ func OpenTable(ctx context.Context, c *config.Config, path, role string) (*sessi
 }
 
 // CheckTable returns an error if a relay of the configuration could not work with the
-// table: it is not migrated, or it is a queue and a destination needs a stream.
+// table: it is not migrated, it is a copy, or it is a queue and a destination needs a stream.
 func CheckTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error {
 	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
 		return err
-	}
-	settings := c.NeedsStream()
-	if len(settings) == 0 {
-		return nil
 	}
 	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
 	if err != nil {
 		return err
 	}
-	if state.Mode == outboxsql.ModeQueue {
+	if err := state.Home.Check(c.Database.Schema); err != nil {
+		return err
+	}
+	if settings := c.NeedsStream(); len(settings) > 0 && state.Mode == outboxsql.ModeQueue {
 		return fmt.Errorf("outbox_events of schema %q is a queue, and cannot have %s: %w",
 			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
 	}

@@ -144,7 +144,10 @@ func (s *Status) attention() (all list) {
 	case s.Schema.Version > s.Schema.Latest:
 		all.add(Error, KindTables, "", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	}
-	if len(s.Relays) == 0 && s.Backlog.Oldest != nil {
+	if h := s.Schema.Home; h != nil {
+		all.add(Error, KindTables, "", "notifyd adopt", "The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", h.Is, h.Here)
+	}
+	if len(s.Relays) == 0 && s.Schema.Home == nil && s.Backlog.Oldest != nil {
 		all.add(Error, KindTables, "", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	for _, r := range s.Relays {

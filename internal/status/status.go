@@ -71,8 +71,24 @@ type Schema struct {
 	Latest  int    `json:"latest"`
 	// Serialized reports whether writers are serialized, so that ids are in the order of commits.
 	Serialized bool `json:"writers_serialized"`
+	// Home is where the outbox belongs and where it is, if these differ: no relay delivers from a copy. Nil at home.
+	Home *Home `json:"home,omitempty"`
 	// Elsewhere names other schemas with tables of notifyd, if this schema has no tables.
 	Elsewhere []string `json:"elsewhere,omitempty"`
+}
+
+// Home are two places, as the function outbox_place names them.
+type Home struct {
+	Is   outboxsql.Place `json:"is"`
+	Here outboxsql.Place `json:"here"`
+}
+
+// HomeOf returns the places of a copy, and nil for an outbox at home.
+func HomeOf(h outboxsql.Home) *Home {
+	if h.Is == h.Here {
+		return nil
+	}
+	return &Home{h.Is, h.Here}
 }
 
 // Read queries the database, and the relay if there is an address. A relay that
@@ -86,6 +102,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 		return s, err
 	}
 	s.Schema.Version, s.Schema.Latest, s.Schema.Serialized, s.Mode = state.Current, state.Latest, state.Serialized, state.Mode
+	s.Schema.Home = HomeOf(state.Home)
 	if state.Current == 0 {
 		if s.Schema.Elsewhere, err = outboxsql.Elsewhere(ctx, conn, o.Schema); err != nil {
 			return s, err

@@ -70,13 +70,12 @@ type Connector struct {
 }
 
 // HoldMode ensures that the table has the wanted mode, and holds the mode while the session of conn lives: see
-// outboxsql.HoldMode. If the table has the other mode, HoldMode calls refused, if set, with an error that wraps
-// outboxsql.ErrMode.
+// outboxsql.HoldMode. If the table has the other mode, or is a copy, HoldMode calls refused, if set, with the error.
 func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql.Mode, refused func(error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	err := outboxsql.HoldMode(ctx, conn, c.Schema, want)
-	if errors.Is(err, outboxsql.ErrMode) && refused != nil {
+	if outboxsql.EndsRelay(err) && refused != nil {
 		refused(err)
 	}
 	return err

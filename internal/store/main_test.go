@@ -30,6 +30,7 @@ func newDB(tb testing.TB) *db {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { Close(context.WithoutCancel(tb.Context()), d.conn) })
+	d.exec(`UPDATE outbox_mode SET home = outbox_place(tableoid)`)
 	return d
 }
 

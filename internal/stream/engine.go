@@ -581,7 +581,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 			e.last.Store(last)
 			return outboxsql.CheckIDs(ctx, conn, e.Connector.Schema)
 		})
-		if permanent(err) || errors.Is(err, outboxsql.ErrMode) {
+		if permanent(err) || outboxsql.EndsRelay(err) {
 			e.refuse(err)
 		} else if ctx.Err() == nil {
 			e.report("highest id", err)

@@ -150,6 +150,17 @@ func OwnNewPostgres(tb testing.TB, major int, settings map[string]string) *pgser
 	return server
 }
 
+// ToolsPostgres is [OwnPostgres] with the given major version. binDir has all of its programs, such as pg_upgrade.
+func ToolsPostgres(tb testing.TB, major int, settings map[string]string) (server *pgserver.Server, binDir string) {
+	tb.Helper()
+	binDir, err := pgserver.FindTools(major)
+	orSkip(tb, "postgres-tools", err)
+	server, err = startPostgres(tb.Context(), pgserver.Config{BinDir: binDir, Settings: settings})
+	orSkip(tb, "postgres-tools", err)
+	stopAfter(tb, "PostgreSQL", server.Stop)
+	return server, binDir
+}
+
 // Standby starts a standby of primary, which is stopped for a moment. port is the standby's port, 0 for a free one. The
 // end of the test stops it.
 func Standby(tb testing.TB, primary *pgserver.Server, port int) *pgserver.Server {

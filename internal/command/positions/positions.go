@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -125,7 +124,7 @@ func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string
 		return err
 	}
 	if !f.action.DryRun {
-		if err := f.agree(cmd, moved(name, &m, "will continue")); err != nil {
+		if err := f.Agree(cmd, f.yes, moved(name, &m, "will continue")); err != nil {
 			return err
 		}
 		action.DryRun = false
@@ -145,22 +144,6 @@ func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string
 		return err
 	}
 	cmd.PrintErrln("the relay that has the destination goes on from there within about a second; deliveries that it has begun end as usual")
-	return nil
-}
-
-// agree asks a person, unless --yes is given.
-func (f *positionsFlags) agree(cmd *cobra.Command, what string) error {
-	switch {
-	case f.yes:
-		return nil
-	case !cli.IsTerminal(cmd.InOrStdin()):
-		return command.UsageErrorf("%s: --yes says that this is to be done, --dry-run shows it", what)
-	}
-	f.Progress.Say("")
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts
-	if !command.Agreed(cmd.InOrStdin()) {
-		return command.ErrNotAgreed
-	}
 	return nil
 }
 
@@ -195,7 +178,7 @@ func (f *positionsFlags) forget(cmd *cobra.Command, s *ops.Client, name string) 
 	what := fmt.Sprintf("the position of %s (head %d) and its %d stored deliveries", command.Printable(name), done.Head, done.Deliveries)
 	verb := "would remove "
 	if !f.action.DryRun {
-		if err := f.agree(cmd, "remove "+what); err != nil {
+		if err := f.Agree(cmd, f.yes, "remove "+what); err != nil {
 			return err
 		}
 		action.DryRun = false

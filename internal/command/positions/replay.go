@@ -107,7 +107,7 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) 
 		if f.action.DryRun {
 			return f.planned(cmd, r, counts)
 		}
-		if err := f.agree(cmd, willReplay(&r, counts, more)); err != nil {
+		if err := f.Agree(cmd, f.yes, willReplay(&r, counts, more)); err != nil {
 			return err
 		}
 	}

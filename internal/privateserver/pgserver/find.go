@@ -17,7 +17,7 @@ import (
 // it is set, [Find] looks nowhere else.
 const EnvBinDir = "NOTIFYD_PG_BIN"
 
-// MinMajor is the oldest major version that notifyd works with.
+// MinMajor is the oldest major version that tests run with; notifyd promises to work with the next one and later.
 const MinMajor = 14
 
 // Find returns the directory of postgres and initdb, version [MinMajor] or newer, that the server's account can enter. It
@@ -52,6 +52,20 @@ func FindNewer(ctx context.Context, major int) (binDir string, err error) {
 		return "", fmt.Errorf("PostgreSQL %d or newer is %w (make setup fetches it): the newest one here is in %s", major, privateserver.ErrNotFound, dir)
 	}
 	return filepath.Abs(dir)
+}
+
+// FindTools returns the directory of all programs of a major version, such as pg_upgrade, which scripts/pgtools/setup
+// fetches. The error wraps [privateserver.ErrNotFound].
+func FindTools(major int) (binDir string, err error) {
+	cache, ok := checkoutCache()
+	binDir = filepath.Join(cache, "pgtools"+strconv.Itoa(major), "bin")
+	if ok {
+		_, err = os.Stat(filepath.Join(binDir, "pg_upgrade"))
+	}
+	if !ok || err != nil {
+		return "", fmt.Errorf("pg_upgrade of PostgreSQL %d is %w (make setup-all fetches it)", major, privateserver.ErrNotFound)
+	}
+	return binDir, nil
 }
 
 // places lists where Find searches. Tests replace it.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +31,20 @@ type Tables struct {
 // URL creates a database with these tables for this test alone, and returns its URL.
 func URL(tb testing.TB, tables Tables) string {
 	tb.Helper()
-	return testenv.Copy(tb, fmt.Sprintf("%+v", tables), tables.make)
+	url := testenv.Copy(tb, fmt.Sprintf("%+v", tables), tables.make)
+	Adopt(tb, url, cmp.Or(tables.Schema, outboxsql.DefaultSchema))
+	return url
+}
+
+// Adopt makes a database from a template the home of its outbox.
+func Adopt(tb testing.TB, url, schema string) {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer store.Close(tb.Context(), conn)
+	Exec(tb, conn, strings.ReplaceAll(`UPDATE {}.outbox_mode SET home = {}.outbox_place(tableoid)`, "{}", pgx.Identifier{schema}.Sanitize()))
 }
 
 // make makes the tables in a database.
