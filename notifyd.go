@@ -280,11 +280,11 @@ func keepsPosition(d Destination) error {
 
 // checkDeadLetters checks where dead letters lead: only Run knows all destinations and routes.
 func (r *Relay) checkDeadLetters() error {
-	var all []engine.Receiver
+	var all []dispatch.Receiver
 	for _, d := range r.dispatcher.Destinations() {
-		all = append(all, engine.Receiver{Name: d.Name, Lane: d.Lane, Routed: len(r.dispatcher.Patterns(d.Name)) > 0, Exact: d.Position != nil})
+		all = append(all, dispatch.Receiver{Name: d.Name, Lane: d.Lane, Routed: len(r.dispatcher.Patterns(d.Name)) > 0, Exact: d.Position != nil})
 	}
-	if err := engine.CheckDeadLetters(all); err != nil {
+	if err := dispatch.CheckDeadLetters(all); err != nil {
 		return fmt.Errorf("notifyd: %w: %w", ErrDestination, err)
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -74,12 +74,12 @@ func (c *Config) checkDeadLetters() error {
 	for i := range c.Outboxes.List {
 		routes = append(slices.Clip(routes), c.Outboxes.List[i].Routes...)
 	}
-	var all []engine.Receiver
+	var all []dispatch.Receiver
 	for i := range c.Destinations {
 		d := &c.Destinations[i]
-		all = append(all, engine.Receiver{Name: d.Name, Lane: d.Lane.Lane, Routed: leadTo(routes, d.Name), Exact: d.needsOrder() != ""})
+		all = append(all, dispatch.Receiver{Name: d.Name, Lane: d.Lane.Lane, Routed: leadTo(routes, d.Name), Exact: d.needsOrder() != ""})
 	}
-	return field.Under("destinations", engine.CheckDeadLetters(all))
+	return field.Under("destinations", dispatch.CheckDeadLetters(all))
 }
 
 // leadTo reports whether any of the routes leads to a destination.

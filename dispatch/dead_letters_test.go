@@ -1,21 +1,21 @@
-package engine_test
+package dispatch_test
 
 import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/dispatch"
 )
 
 // TestCheckDeadLetters: each mistake is named at the destination that has it, and chains are allowed.
 func TestCheckDeadLetters(t *testing.T) {
 	t.Parallel()
-	to := func(name, receiver string) engine.Receiver {
-		return engine.Receiver{Name: name, Lane: delivery.Lane{DeadLettersTo: receiver}}
+	to := func(name, receiver string) dispatch.Receiver {
+		return dispatch.Receiver{Name: name, Lane: delivery.Lane{DeadLettersTo: receiver}}
 	}
 	routed, exact, sharded := to("b", ""), to("b", ""), to("b", "")
 	routed.Routed, exact.Exact, sharded.Lane.Shards = true, true, 2
-	for want, all := range map[string][]engine.Receiver{
+	for want, all := range map[string][]dispatch.Receiver{
 		"": {to("a", "b"), to("b", "c"), to("c", ""), to("d", "c")},
 		`a.dead_letters_to: there is no destination "b": add it to the same relay, without a route`:                                          {to("a", "b")},
 		`a.dead_letters_to: a route leads to "b", which would take a dead letter for an event of its own: name a destination without routes`: {to("a", "b"), routed},
@@ -26,7 +26,7 @@ func TestCheckDeadLetters(t *testing.T) {
 			"c.dead_letters_to: dead letters would go round in a circle (c to b to c): end the chain at one of them": {to("a", "b"), to("b", "c"), to("c", "b")},
 	} {
 		got := ""
-		if err := engine.CheckDeadLetters(all); err != nil {
+		if err := dispatch.CheckDeadLetters(all); err != nil {
 			got = err.Error()
 		}
 		if got != want {

@@ -1,4 +1,4 @@
-package engine
+package dispatch
 
 import (
 	"errors"
@@ -23,10 +23,9 @@ type Receiver struct {
 // CheckDeadLetters checks delivery.Lane.DeadLettersTo of all destinations. It returns every mistake, joined, each a
 // [*handlers.FieldError] whose path begins with the name of the destination.
 //
-// A receiver has no routes, because a row stands for an event and a destination: an event of its own and the report of
-// its dead letter would share the row, and a stream would take the one for the other. It has one shard, because the
-// relay that writes the report does not know which shard another relay has made the event's. A destination that keeps
-// its position knows nothing of rows that others write.
+// A receiver has no routes: an event and the report of its dead letter would share one row, and a stream would confuse
+// them. It has one shard: the relay that writes a report does not know the shards of another relay. It keeps no position:
+// only its own relay writes the rows of such a destination.
 func CheckDeadLetters(all []Receiver) error {
 	byName := make(map[string]*Receiver, len(all))
 	for i := range all {
