@@ -13,10 +13,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// NewMetrics returns a provider that sends the metrics of a gatherer in the background, every minute unless
-// OTEL_METRIC_EXPORT_INTERVAL says otherwise, and logs when they do not arrive. The OTEL_* variables of the process, which
-// [WantedMetrics] has checked, configure it; the resource is that of the spans. NewMetrics does not connect. The caller
-// calls Shutdown, which sends the metrics once more.
+// NewMetrics returns a provider that sends the metrics of a gatherer in the background, and logs outages of the
+// collector. The default interval is a minute. The OTEL_* variables of the process, which [WantedMetrics] has checked,
+// configure the exporter and the interval. Metrics and spans have the same resource. NewMetrics does not connect. The
+// caller calls Shutdown, which sends the metrics once more.
 func NewMetrics(ctx context.Context, from prometheus.Gatherer, version string, log *slog.Logger) (*metric.MeterProvider, error) {
 	exporter, err := otlpmetrichttp.New(ctx)
 	if err != nil {
