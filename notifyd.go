@@ -288,6 +288,18 @@ func keepsPosition(d Destination) error {
 	}
 }
 
+// checkDeadLetters checks where dead letters lead: only Run knows all destinations and routes.
+func (r *Relay) checkDeadLetters() error {
+	var all []dispatch.Receiver
+	for _, d := range r.dispatcher.Destinations() {
+		all = append(all, dispatch.Receiver{Name: d.Name, Lane: d.Lane, Routed: len(r.dispatcher.Patterns(d.Name)) > 0, Exact: d.Position != nil})
+	}
+	if err := dispatch.CheckDeadLetters(all); err != nil {
+		return fmt.Errorf("notifyd: %w: %w", ErrDestination, err)
+	}
+	return nil
+}
+
 // Route sends the event types that match pattern to the named destinations. Each of them has its
 // own copy of the event, its own retries and its own dead letters. The error wraps [delivery.ErrPattern] for a
 // pattern that is invalid or has such a route already, and [ErrDestination] for a name that no destination has, or for no
@@ -394,6 +406,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 //   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which
 //     Config.ListenConfig does not lead;
 //   - [ErrIDs] if the sequence of a stream was set back;
+//   - [ErrDestination] if dead letters of a destination cannot go where its Lane.DeadLettersTo says;
 //   - [ErrRunTwice] if Run was called before.
 //
 // When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the
@@ -406,6 +419,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
 	defer r.dispatcher.End()
+	if err := r.checkDeadLetters(); err != nil {
+		return err
+	}
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
 		if r.session != nil {
 			r.session.Close(ctx)

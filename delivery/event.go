@@ -39,11 +39,39 @@ type Event struct {
 	// Replay is how often this delivery was a dead letter that a person replayed: 0 for nearly all.
 	// See DedupeID.
 	Replay int
+	// DeadLetter is the dead letter that this delivery reports, where [Lane.DeadLettersTo] of another destination leads
+	// here; nil for all other deliveries.
+	DeadLetter *DeadLetter
 	// Destination is the name of the destination of this delivery.
 	Destination string
 	// Outbox is the name of the outbox that the event is from, where a relay has been given one; empty
 	// for nearly all. Ids are unique in one outbox only.
 	Outbox string
+}
+
+// DeadLetter is a delivery of the event to another destination, which the relay does not try again.
+type DeadLetter struct {
+	// Destination is the name of that destination.
+	Destination string
+	// Replay is how often that delivery had been replayed before.
+	Replay int
+	// Attempts is how many of its attempts have failed. It is 0 for an event that was refused unread.
+	Attempts int
+	// Since is when the delivery was first stored: after its first failed attempt, or when it died. At is when it died.
+	// Both are times of the database.
+	Since, At time.Time
+	// Class is the party at fault, as [Class.String] returns it.
+	Class string
+	// Error is the text of the last failure, of 1,000 bytes and three dots at most.
+	Error string
+}
+
+// id is part of [Event.DedupeID].
+func (d *DeadLetter) id() string {
+	if d.Replay > 0 {
+		return d.Destination + "r" + strconv.Itoa(d.Replay)
+	}
+	return d.Destination
 }
 
 // The content types of events whose writer gave none.
@@ -78,7 +106,8 @@ func (e *Event) DecodeJSON(to any) error {
 // is intended, and may carry an edited payload, so a consumer that remembers the id of an earlier
 // delivery must not drop it. A handler that gives its destination an id builds it from this one.
 //
-// Where the outbox has a name, that comes first: "north/42".
+// Where the outbox has a name, that comes first: "north/42". The report of a dead letter ends in its destination, and the
+// number of its replay: "42-mail", "42-mailr1".
 func (e *Event) DedupeID() string {
 	id := strconv.FormatInt(e.ID, 10)
 	if e.Outbox != "" {
@@ -86,6 +115,9 @@ func (e *Event) DedupeID() string {
 	}
 	if e.Replay > 0 {
 		id += "r" + strconv.Itoa(e.Replay)
+	}
+	if e.DeadLetter != nil {
+		id += "-" + e.DeadLetter.id()
 	}
 	return id
 }

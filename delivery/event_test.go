@@ -16,6 +16,8 @@ func TestDedupeID(t *testing.T) {
 		{Event{ID: -7, Replay: 12}, "-7r12"},
 		{Event{ID: 42, Outbox: "north"}, "north/42"},
 		{Event{ID: 42, Outbox: "north", Replay: 1}, "north/42r1"},
+		{Event{ID: 42, DeadLetter: &DeadLetter{Destination: "mail"}}, "42-mail"},
+		{Event{ID: 42, Outbox: "north", Replay: 2, DeadLetter: &DeadLetter{Destination: "mail", Replay: 1}}, "north/42r2-mailr1"},
 	} {
 		if got := c.e.DedupeID(); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.e, got, c.want)

@@ -14,6 +14,7 @@
 //	batch.go      holds deliveries on their way to a lane, and their answers
 //	dispatcher.go  owns all lanes and routes, merges their figures, and shuts down
 //	config.go      declares the settings of a lane
+//	dead_letters.go checks where dead letters lead
 //	route.go       finds the destinations of an event type
 //	filter.go      calls the conditions of routes
 //	key.go         hashes the keys of aggregates

@@ -83,8 +83,8 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if f.trouble.failures > 0 || out.class != 0 {
 		f.trouble.note(out)
 	}
-	if j.Value.event.Replay > 0 || j.Value.delayed() {
-		return // a person or a start time delayed the event
+	if e := j.Value.event; e.Replay > 0 || e.DeadLetter != nil || j.Value.delayed() {
+		return // a person, attempts elsewhere or a start time delayed the event
 	}
 	age := time.Duration(began - j.Value.event.CreatedAt.UnixNano())
 	if j.Value.failures() == 0 {

@@ -166,7 +166,9 @@ CREATE TABLE IF NOT EXISTS outbox_deliveries (
     error_class       text,
     error_fingerprint text,
     last_error        text,
+    dead_letters      jsonb,
     PRIMARY KEY (event_id, destination),
+    CONSTRAINT outbox_deliveries_dead_letters_listed CHECK (jsonb_typeof(dead_letters) = 'array'),
     CONSTRAINT outbox_deliveries_state_known
         CHECK (state IN ('retry', 'running', 'parked', 'unrouted', 'dead')),
     CONSTRAINT outbox_deliveries_leased_while_running
@@ -226,6 +228,8 @@ COMMENT ON COLUMN outbox_deliveries.error_class IS 'The party at fault for the l
 COMMENT ON COLUMN outbox_deliveries.error_fingerprint IS
     'State dead: the same for errors that differ only in numbers, ids, addresses and quoted values. Set by a trigger.';
 COMMENT ON COLUMN outbox_deliveries.last_error IS 'Text of the last failure, shortened.';
+COMMENT ON COLUMN outbox_deliveries.dead_letters IS
+    'Dead letters of the event at other destinations, which this destination receives one after the other (dead_letters_to); a null is the event itself. The next one stays when the row is deleted. NULL: the event itself alone.';
 COMMENT ON COLUMN outbox_deliveries.lease_owner IS
     'The relay that is delivering: the number of the advisory lock that the relay holds while it lives.';
 COMMENT ON COLUMN outbox_deliveries.lease_token IS 'Changes with every lease. A relay whose token is no longer here may not settle the delivery.';

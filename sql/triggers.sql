@@ -126,6 +126,19 @@ END
 $fingerprint$;
 COMMENT ON FUNCTION outbox_fingerprint() IS 'Sets error_fingerprint of a dead letter.';
 
+-- A destination can receive several dead letters of one event, one after the other. Whoever ends the delivery of the
+-- first one deletes the row, as that of any delivery: the rest becomes a new row in the same transaction.
+CREATE OR REPLACE FUNCTION outbox_dead_letters() RETURNS trigger
+    LANGUAGE plpgsql AS $letters$
+BEGIN
+    EXECUTE pg_catalog.format('INSERT INTO %I.%I (event_id, destination, event_type, state, available_at, shard, dead_letters)
+        VALUES ($1, $2, $3, ''retry'', pg_catalog.clock_timestamp(), $4, $5)', TG_TABLE_SCHEMA, TG_TABLE_NAME)
+        USING OLD.event_id, OLD.destination, OLD.event_type, OLD.shard, OLD.dead_letters OPERATOR(pg_catalog.-) 0;
+    RETURN NULL;
+END
+$letters$;
+COMMENT ON FUNCTION outbox_dead_letters() IS 'Stores the dead letters that remain when the delivery of the first one has ended.';
+
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
@@ -178,6 +191,10 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox_deliveries'::regclass AND tgname = 'outbox_deliveries_fingerprint') THEN
         CREATE TRIGGER outbox_deliveries_fingerprint BEFORE INSERT OR UPDATE ON outbox_deliveries
             FOR EACH ROW WHEN (NEW.state = 'dead') EXECUTE FUNCTION outbox_fingerprint();
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox_deliveries'::regclass AND tgname = 'outbox_deliveries_dead_letters') THEN
+        CREATE TRIGGER outbox_deliveries_dead_letters AFTER DELETE ON outbox_deliveries
+            FOR EACH ROW WHEN (jsonb_array_length(OLD.dead_letters) > 1) EXECUTE FUNCTION outbox_dead_letters();
     END IF;
 END
 $dead$;

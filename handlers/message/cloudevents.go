@@ -59,13 +59,22 @@ func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 		add("traceparent", parent)
 		add("tracestate", ev.Headers["tracestate"])
 	}
+	for _, h := range appendDeadLetter(nil, ev.DeadLetter) {
+		add(deadAttribute(h.Name), h.Value)
+	}
 	return all
+}
+
+// deadAttribute returns the attribute for a header of a dead letter: names of attributes have no dashes.
+func deadAttribute(header string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(header, "notifyd-"), "-", "")
 }
 
 // attributeNames are the names of all attributes that an event can have.
 func attributeNames() []string {
 	return []string{
 		"specversion", "id", "source", "type", "datacontenttype", "subject", "time", "partitionkey", "aggregatetype", "traceparent", "tracestate",
+		"deaddestination", "deaderror", "deadclass", "deadattempts", "deadsince", "deadtime", "deadreplay",
 	}
 }
 

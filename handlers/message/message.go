@@ -11,6 +11,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,6 +47,18 @@ const (
 	HeaderAggregateID   = "notifyd-aggregate-id"
 	HeaderTime          = "notifyd-time"   // RFC 3339, UTC
 	HeaderOutbox        = "notifyd-outbox" // delivery.Event.Outbox, where it has a name
+)
+
+// The names of the headers of a reported dead letter in the form [Payload]: see [delivery.DeadLetter]. The attributes of
+// CloudEvents have the same names without notifyd and dashes, such as deaddestination.
+const (
+	HeaderDeadDestination = "notifyd-dead-destination"
+	HeaderDeadError       = "notifyd-dead-error"
+	HeaderDeadClass       = "notifyd-dead-class"
+	HeaderDeadAttempts    = "notifyd-dead-attempts"
+	HeaderDeadSince       = "notifyd-dead-since" // RFC 3339, UTC
+	HeaderDeadTime        = "notifyd-dead-time"  // RFC 3339, UTC
+	HeaderDeadReplay      = "notifyd-dead-replay"
 )
 
 // The content types of bodies.
@@ -227,7 +240,20 @@ func appendDescription(all []Header, ev *delivery.Event, at string) []Header {
 	if ev.Outbox != "" {
 		all = append(all, Header{HeaderOutbox, ev.Outbox})
 	}
-	return all
+	return appendDeadLetter(all, ev.DeadLetter)
+}
+
+// appendDeadLetter describes a dead letter; nil has no headers.
+func appendDeadLetter(all []Header, d *delivery.DeadLetter) []Header {
+	if d == nil {
+		return all
+	}
+	all = append(all, Header{HeaderDeadDestination, d.Destination}, Header{HeaderDeadError, d.Error}, Header{HeaderDeadClass, d.Class},
+		Header{HeaderDeadAttempts, strconv.Itoa(d.Attempts)}, Header{HeaderDeadSince, rfc3339(d.Since)}, Header{HeaderDeadTime, rfc3339(d.At)})
+	if d.Replay > 0 {
+		all = append(all, Header{HeaderDeadReplay, strconv.Itoa(d.Replay)})
+	}
+	return slices.DeleteFunc(all, func(h Header) bool { return h.Value == "" })
 }
 
 // own adds the event's own headers, but for those whose names are taken, and
@@ -317,9 +343,12 @@ func whole(s string) string {
 // maxYear is the last year that RFC 3339 can write.
 const maxYear = 9999
 
-// timestamp returns "" for a zero time, or one that cannot be written.
-func timestamp(ev *delivery.Event) string {
-	t := ev.CreatedAt.UTC()
+// timestamp is the time of an event.
+func timestamp(ev *delivery.Event) string { return rfc3339(ev.CreatedAt) }
+
+// rfc3339 returns "" for a zero time, or one that cannot be written.
+func rfc3339(t time.Time) string {
+	t = t.UTC()
 	if t.IsZero() || t.Year() < 0 || t.Year() > maxYear {
 		return ""
 	}

@@ -33,6 +33,9 @@ func fieldName(header string) string {
 		return fieldContentType
 	case message.HeaderOutbox:
 		return "outbox"
+	case message.HeaderDeadDestination, message.HeaderDeadError, message.HeaderDeadClass, message.HeaderDeadAttempts,
+		message.HeaderDeadSince, message.HeaderDeadTime, message.HeaderDeadReplay:
+		return strings.ReplaceAll(strings.TrimPrefix(header, "notifyd-"), "-", "_")
 	default:
 		return header
 	}

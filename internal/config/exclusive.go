@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -31,7 +32,7 @@ func (c *Config) checkExclusive() error {
 		switch users := c.outboxesOf(d.Name); {
 		case len(users) > 1:
 			errs = append(errs, field.Errorf(path, "the outboxes %s and %s would share it: leave it out, so that each has one of its own", users[0], users[1]))
-		case c.Outboxes.Query != "" && leadTo(c.Routes, d.Name):
+		case c.Outboxes.Query != "" && c.reached(c.Routes)[d.Name]:
 			errs = append(errs, field.Errorf(path, "the outboxes that outboxes.query finds would share it: leave it out, so that each has one of its own"))
 		}
 	}
@@ -42,11 +43,43 @@ func (c *Config) checkExclusive() error {
 func (c *Config) outboxesOf(destination string) (names []string) {
 	for i := range c.Outboxes.List {
 		o := &c.Outboxes.List[i]
-		if routes := o.routes(c); leadTo(routes, destination) {
+		if c.reached(o.routes(c))[destination] {
 			names = append(names, o.Name)
 		}
 	}
 	return names
+}
+
+// reached returns the destinations to which the routes lead, and those to which dead letters of these lead.
+func (c *Config) reached(routes []Route) map[string]bool {
+	used := make(map[string]bool)
+	for _, r := range routes {
+		for _, name := range r.To {
+			used[name] = true
+		}
+	}
+	for range c.Destinations { // a chain is no longer than that
+		for i := range c.Destinations {
+			if d := &c.Destinations[i]; used[d.Name] && d.DeadLettersTo != "" {
+				used[d.DeadLettersTo] = true
+			}
+		}
+	}
+	return used
+}
+
+// checkDeadLetters checks where dead letters lead.
+func (c *Config) checkDeadLetters() error {
+	routes := c.Routes
+	for i := range c.Outboxes.List {
+		routes = append(slices.Clip(routes), c.Outboxes.List[i].Routes...)
+	}
+	var all []dispatch.Receiver
+	for i := range c.Destinations {
+		d := &c.Destinations[i]
+		all = append(all, dispatch.Receiver{Name: d.Name, Lane: d.Lane.Lane, Routed: leadTo(routes, d.Name), Exact: d.needsOrder() != ""})
+	}
+	return field.Under("destinations", dispatch.CheckDeadLetters(all))
 }
 
 // leadTo reports whether any of the routes leads to a destination.

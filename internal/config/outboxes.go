@@ -152,8 +152,9 @@ func (c *Config) For(o *Outbox) *Config {
 	}
 	one.Routes = o.routes(c)
 	one.Destinations, one.whole = nil, c.Destinations
+	used := c.reached(one.Routes)
 	for _, d := range c.Destinations {
-		if leadTo(one.Routes, d.Name) {
+		if used[d.Name] {
 			one.Destinations = append(one.Destinations, d)
 		}
 	}

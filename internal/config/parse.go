@@ -95,7 +95,7 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 			d.validate(checkRoutes(o.Routes, at+".routes", names, line), root, "")
 			d.compileFilters(root, o.Routes, at+".routes")
 		}
-		d.validate(c.checkExclusive(), root, "")
+		d.validate(errors.Join(c.checkExclusive(), c.checkDeadLetters()), root, "")
 	}
 	if len(c.Alerts.To) > 0 {
 		d.validate(errors.Join(checkTo(c.Alerts.To, names, "alerts.to")...), root, "")
@@ -146,6 +146,9 @@ func (c *Config) warn(root *node, file string) {
 	}
 	for _, name := range c.Alerts.To {
 		routed[name] = true
+	}
+	for i := range c.Destinations {
+		routed[c.Destinations[i].DeadLettersTo] = true
 	}
 	add := func(path, format string, args ...any) {
 		at := locate(root, path)

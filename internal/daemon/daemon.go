@@ -49,7 +49,13 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	from := origin{path: o.Path, started: o.Started, version: o.Version, untilIdle: o.UntilIdle}
-	return newSupervisor(o.Config, from, o.Load, o.Logs, spans, sd, o.Log).run(ctx, o.Reloads)
+	s := newSupervisor(o.Config, from, o.Load, o.Logs, spans, sd, o.Log)
+	stopMetrics, err := startMetrics(ctx, o.Lookup, s.metrics.registry, o.Version, o.Log)
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
+	return s.run(ctx, o.Reloads)
 }
 
 // newLogger returns the log that a configuration asks for.

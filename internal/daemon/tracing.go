@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -42,6 +43,30 @@ func startTracing(ctx context.Context, lookup func(string) (string, bool), versi
 	}
 	log.InfoContext(ctx, "tracing started")
 	return &tracer{provider, log}, nil
+}
+
+// startMetrics sends the metrics of the registry to a collector, if the environment requests that, until stop is called.
+// It never delays a delivery: a collector that is down costs metrics, and one line of the log.
+func startMetrics(ctx context.Context, lookup func(string) (string, bool), from prometheus.Gatherer, version string, log *slog.Logger) (stop func(), err error) {
+	wanted, err := tracing.WantedMetrics(lookup)
+	switch {
+	case err != nil:
+		return nil, &cli.EnvironmentError{Err: err}
+	case !wanted:
+		return func() {}, nil
+	}
+	provider, err := tracing.NewMetrics(ctx, from, version, log)
+	if err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "metrics started")
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingShutdown)
+		defer cancel()
+		if err := provider.Shutdown(ctx); err != nil {
+			log.WarnContext(ctx, "last metrics not sent", "err", err)
+		}
+	}, nil
 }
 
 // of returns the middleware that makes spans of the attempts at d.

@@ -48,6 +48,9 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 	if len(put) > 0 {
 		err = run(sqlPutHeld, Args(put, encoding, l.Owner, l.Length)...)
 	}
+	if args := ReportArgs(put); args != nil && err == nil {
+		_, err = tx.Exec(ctx, SQLReport, args...)
+	}
 	return affected, err
 }
 

@@ -23,6 +23,8 @@ type Entry struct {
 	// Class and Err describe the last failure, and are empty without one. A row keeps its last failure.
 	Class string
 	Err   string
+	// ReportTo is the destination that receives a dead letter, empty for none: see [SQLReport].
+	ReportTo string
 	// Replays is the number of replays of a new row. An existing row keeps its own number.
 	Replays int
 	// Token is the token of the lease, in state running only.
@@ -57,12 +59,47 @@ const (
 	SQLPutNew = ofShard + `DO NOTHING`
 )
 
+// SQLReport writes the reports of dead letters, after the statement that has written the dead letters and in its
+// transaction: $1 events, $2 destinations, $3 the destinations that receive the reports. A row that is not dead, because
+// another relay had its lease, is not reported. A report is a row like any other; reports of one event to one
+// destination share a row, and the trigger outbox_deliveries_dead_letters stores the rest when the first one is
+// delivered. A null in the list is the event itself, from when the destination had a route.
+//
+// The subquery reads by primary key: without statistics, the planner would read an index of all dead letters.
+const SQLReport = `INSERT INTO outbox_deliveries AS d (event_id, destination, event_type, state, available_at, dead_letters)
+SELECT p.event_id, p.receiver, min(o.event_type), 'retry', clock_timestamp(), jsonb_agg(o.letter ORDER BY p.destination)
+FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(event_id, destination, receiver)
+CROSS JOIN LATERAL (SELECT x.event_type, jsonb_build_object('destination', x.destination, 'replay', x.replays, 'attempts', x.attempts,
+		'since', to_char(x.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'at', to_char(x.updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'class', x.error_class, 'error', x.last_error) AS letter
+	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' OFFSET 0) AS o
+GROUP BY p.event_id, p.receiver ORDER BY p.event_id, p.receiver
+ON CONFLICT (event_id, destination) DO UPDATE SET dead_letters = coalesce(d.dead_letters, '[null]') || excluded.dead_letters`
+
+// ReportArgs returns the parameters of [SQLReport], and nil if no entry is reported.
+func ReportArgs(entries []Entry) []any {
+	var ids []int64
+	var names, to []string
+	for i := range entries {
+		if e := &entries[i]; e.ReportTo != "" {
+			ids, names, to = append(ids, e.EventID), append(names, e.Destination), append(to, e.ReportTo)
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	return []any{ids, names, to}
+}
+
 // SQLRemove deletes rows: $1 events, $2 destinations.
 const SQLRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 WHERE d.event_id = p.event_id AND d.destination = p.destination`
 
 // SQLRemovePresent is SQLRemove of rows whose event is in the table.
 const SQLRemovePresent = SQLRemove + ` AND ` + present
+
+// SQLRemoveUnlocked is SQLRemovePresent for rows that the relay no longer locks, and that another relay may have
+// delivered since. It spares reports of dead letters: the row may have the next one.
+const SQLRemoveUnlocked = SQLRemovePresent + ` AND d.dead_letters IS NULL`
 
 // present is the condition of all statements that end a delivery of a queue: the event is in the table. If a delivery
 // ended while the event's partition is detached, the event would return as deferred, without a delivery, and wait

@@ -3,6 +3,7 @@ package deliveries
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -70,6 +71,9 @@ func (r *Row) Available() time.Time {
 	return time.Now().Add(r.Delay)
 }
 
+// Lasts reports whether the delivery does not expire: a person or a relay has requested it after the event was written.
+func (r *Row) Lasts() bool { return r.Event.Replay > 0 || r.Event.DeadLetter != nil }
+
 // Entry returns the row of a destination, to be written in a state.
 func (r *Row) Entry(destination string, state State) Entry {
 	return Entry{Ref: Ref{r.Event.ID, destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key}
@@ -85,6 +89,7 @@ const (
 	columnReplays
 	columnAt
 	columnDue
+	columnLetters
 	columnFirst
 	width
 )
@@ -93,7 +98,8 @@ const (
 // adds the last one: whether the row is the first of its aggregate.
 func Columns(limit int) string {
 	return `d.event_id, ` + strings.Join(wire.EventColumns("e.", limit), ", ") + `, d.destination, ` + wire.Name("d.event_type", limit) + `, d.state, d.ordering_key,
-	d.attempts::bigint, d.replays::bigint, d.available_at, d.available_at <= now()`
+	d.attempts::bigint, d.replays::bigint, d.available_at, d.available_at <= now(),
+	(d.dead_letters -> 0)::text`
 }
 
 // Event returns the join with the event of a row, as e. The row stays if its event is missing.
@@ -107,6 +113,7 @@ func Formats() []int16 {
 	for i := columnAttempts; i < width; i++ {
 		f[i] = wire.Binary
 	}
+	f[columnLetters] = wire.Text
 	return f
 }
 
@@ -156,6 +163,12 @@ func (d *Decoder) Row(values [][]byte) (r Row, err error) {
 	names := d.Events.Names
 	r.Destination, r.State, r.Key = names.Intern(values[columnDestination]), State(names.Intern(values[columnState])), string(values[columnKey])
 	r.Due, r.First = values[columnDue][0] != 0, values[columnFirst][0] != 0
+	if raw := values[columnLetters]; raw != nil {
+		// encoding/json matches the names of SQLReport to the fields. A list that a person has edited may be wrong.
+		if err := json.Unmarshal(raw, &r.Event.DeadLetter); err != nil {
+			r.Refused = cmp.Or(r.Refused, fmt.Errorf("dead_letters of event %d for %q is not as the relay writes it: correct or discard the delivery", r.Event.ID, r.Destination))
+		}
+	}
 	return r, nil
 }
 

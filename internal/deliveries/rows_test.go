@@ -3,6 +3,7 @@ package deliveries_test
 import (
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,26 @@ func TestDecodeRows(t *testing.T) {
 		if !testdb.One[bool](t, d.Conn, `SELECT $1 = $2::text::timestamptz`, r.At, at) {
 			t.Errorf("%s is read as %v", at, r.At)
 		}
+	}
+
+	read(t, d, limits, plain)
+	for letters, want := range map[string]*delivery.DeadLetter{
+		`[null, {"destination": "y"}]`: nil,
+		`[]`:                           nil,
+		`[{"destination": "y", "replay": 1, "attempts": 3, "since": "2026-01-02T03:04:05.678901Z", "at": "2026-01-02T03:04:06Z", "class": "event", "error": "no"}, {}]`: {
+			Destination: "y", Replay: 1, Attempts: 3, Class: "event", Error: "no",
+			Since: time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC), At: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
+		},
+	} {
+		d.Exec(`UPDATE outbox_deliveries SET dead_letters = $1`, letters)
+		rows, _, err := deliveries.Read(t.Context(), session.Direct(d.Relay()), limits, nil, query(limits.EventBytes))
+		if err != nil || rows[0].Refused != nil || !reflect.DeepEqual(rows[0].Event.DeadLetter, want) || rows[0].Lasts() != (want != nil) {
+			t.Errorf("%s: %+v, %v", letters, rows, err)
+		}
+	}
+	d.Exec(`UPDATE outbox_deliveries SET dead_letters = '[{"attempts": "many"}]'`)
+	if rows, _, err := deliveries.Read(t.Context(), session.Direct(d.Relay()), limits, nil, query(limits.EventBytes)); err != nil || rows[0].Refused == nil {
+		t.Errorf("a list that a person has edited: %+v, %v", rows, err)
 	}
 
 	d.Exec(`DELETE FROM outbox_events`)

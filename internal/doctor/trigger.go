@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,8 @@ const (
 	keyFunction = "outbox_key"
 	// fingerprintFunction is the function of the trigger that groups dead letters.
 	fingerprintFunction = "outbox_fingerprint"
+	// lettersFunction is the function of the trigger that stores the remaining reports of dead letters.
+	lettersFunction = "outbox_dead_letters"
 	// lineFunction is the function of the trigger that serializes writers.
 	lineFunction = "outbox_serialize"
 )
@@ -76,7 +79,7 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 			return "", nil, err
 		}
 		for _, t := range all {
-			if t.Name == notifyTrigger || t.Function == keyFunction || t.Function == fingerprintFunction || t.Function == lineFunction || t.Enabled == "D" {
+			if t.Name == notifyTrigger || t.Enabled == "D" || slices.Contains([]string{keyFunction, fingerprintFunction, lettersFunction, lineFunction}, t.Function) {
 				continue
 			}
 			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table(table)),

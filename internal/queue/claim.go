@@ -137,7 +137,7 @@ func (c *claim) record(p *share, answers []dispatch.Answer) {
 			}
 			continue
 		}
-		r, e := c.unfinishedOf(work), entryOf(&c.work[work], p.lane.Destination().Name, a)
+		r, e := c.unfinishedOf(work), entryOf(&c.work[work], p.lane.Destination(), a)
 		if a.Verdict == dispatch.VerdictReleased {
 			r.returned = append(r.returned, returnedDelivery{p.lane, e})
 		} else {
@@ -265,11 +265,11 @@ func (r *unfinished) untouched(w *Work, lanesOf func(*Work) []dispatch.QueueLane
 }
 
 // entryOf returns the row of a delivery that did not succeed.
-func entryOf(w *Work, destination string, a *dispatch.Answer) deliveries.Entry {
-	e := w.Entry(destination, deliveries.Retry)
+func entryOf(w *Work, d *dispatch.Destination, a *dispatch.Answer) deliveries.Entry {
+	e := w.Entry(d.Name, deliveries.Retry)
 	e.Failures, e.Delay = a.Failures, a.Delay
 	if a.Verdict == dispatch.VerdictDead {
-		e.State = deliveries.Dead
+		e.State, e.ReportTo = deliveries.Dead, d.DeadLettersTo
 	}
 	if a.Err != nil {
 		e.Class, e.Err = a.Class.String(), a.Err.Error()

@@ -116,8 +116,8 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 		return
 	}
 	for i := range s.Put {
-		if s.Put[i].State == deliveries.Retry {
-			c.e.sched.dueIn(s.Put[i].Delay)
+		if e := &s.Put[i]; e.State == deliveries.Retry || e.ReportTo != "" {
+			c.e.sched.dueIn(e.Delay)
 		}
 	}
 	c.e.sched.passedOver(left) // the rows are free now

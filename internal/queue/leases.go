@@ -108,7 +108,7 @@ func (ls *leases) take() []lateResult {
 			}
 			delete(p.leased, a.Place)
 			delete(ls.live, l.entry.Token)
-			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Destination().Name, a)
+			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Destination(), a)
 			e.Token = l.entry.Token
 			results = append(results, lateResult{e, a.Verdict.Settles()})
 		}
@@ -227,7 +227,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 		ls.log.WarnContext(ctx, "results refused: leases expired", "deliveries", fenced)
 	}
 	for _, e := range put {
-		if e.State == deliveries.Retry {
+		if e.State == deliveries.Retry || e.ReportTo != "" {
 			ls.retryIn(e.Delay)
 		}
 	}

@@ -79,7 +79,9 @@ const (
 	stmtBury         = "bury"
 	stmtDefer        = "defer"
 	stmtPut          = "put"
+	stmtReport       = "report"
 	stmtRemove       = "remove"
+	stmtUnlocked     = "remove_unlocked"
 	stmtAcknowledged = "acknowledged"
 	stmtLock         = "lock"
 	stmtFinish       = "finish"
@@ -125,6 +127,7 @@ func (s *Session) statements() map[string]string {
 		stmtSnapshot: sqlSnapshot, stmtOpenWriters: sqlOpenWriters, stmtHighest: sqlHighest, stmtNextDue: sqlNextDue,
 		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
 		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,
+		stmtReport: deliveries.SQLReport, stmtUnlocked: deliveries.SQLRemoveUnlocked,
 	}
 	if s.ranged {
 		withRange(all)

@@ -60,7 +60,7 @@ func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error 
 	if !rest.Empty() {
 		err := s.send(ctx, func(send func(name string, args ...[]byte)) {
 			send(stmtBegin)
-			s.queueSettlement(send, rest)
+			s.queueSettlement(send, rest, stmtUnlocked)
 			send(stmtCommit)
 		})
 		if err != nil {
@@ -81,7 +81,7 @@ func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error 
 func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 	return s.send(ctx, func(send func(name string, args ...[]byte)) {
 		send(stmtBegin)
-		s.queueSettlement(send, settlement)
+		s.queueSettlement(send, settlement, stmtRemove)
 		send(stmtImmediate)
 		send(stmtRollback)
 	})
@@ -90,7 +90,7 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 // settle writes the settlement and commits.
 func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
 	return s.send(ctx, func(send func(name string, args ...[]byte)) {
-		s.queueSettlement(send, settlement)
+		s.queueSettlement(send, settlement, stmtRemove)
 		send(stmtCommit)
 	})
 }
@@ -118,7 +118,8 @@ func (s *Session) send(ctx context.Context, queue func(send func(name string, ar
 	return f.close()
 }
 
-func (s *Session) queueSettlement(send func(name string, args ...[]byte), settlement *Settlement) {
+// queueSettlement sends the statements of a settlement; remove is the one that deletes rows.
+func (s *Session) queueSettlement(send func(name string, args ...[]byte), settlement *Settlement, remove string) {
 	if ids := settlement.Done; len(ids) > 0 {
 		s.params = wire.AppendInt8Array(s.params[:0], ids)
 		if s.options.Delete {
@@ -137,10 +138,13 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 		send(stmtAcknowledged, wire.Params(deliveries.RefArgs(refs))...)
 	}
 	if refs := settlement.Remove; len(refs) > 0 {
-		send(stmtRemove, wire.Params(deliveries.RefArgs(refs))...)
+		send(remove, wire.Params(deliveries.RefArgs(refs))...)
 	}
 	if entries := settlement.Put; len(entries) > 0 {
 		send(stmtPut, wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
+		if args := deliveries.ReportArgs(entries); args != nil {
+			send(stmtReport, wire.Params(args)...)
+		}
 	}
 	if ids := settlement.finished(); len(ids) > 0 {
 		args := s.byID(wire.AppendInt8Array(nil, ids), ids)

@@ -101,9 +101,9 @@ type Work struct {
 	Fresh bool
 }
 
-// expires returns when the event expires in a lane. Replayed events do not expire.
+// expires returns when the event expires in a lane. Replayed events, and reports of dead letters, do not expire.
 func (w *Work) expires(l dispatch.QueueLane) time.Time {
-	if w.Event.Replay > 0 {
+	if w.Lasts() {
 		return time.Time{}
 	}
 	return l.Destination().Expires(w.Event.CreatedAt, w.Available())
@@ -174,7 +174,7 @@ func (s *Settlement) add(w *Work, r *unfinished) {
 	}
 	open := false
 	for i := first; i < len(s.Put); i++ {
-		open = open || s.Put[i].State != deliveries.Dead
+		open = open || s.Put[i].State != deliveries.Dead || s.Put[i].ReportTo != ""
 	}
 	rest := len(s.Put) - first
 	switch {

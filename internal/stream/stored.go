@@ -130,7 +130,7 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 		}
 		out.State, out.Class, out.Err, out.Delay = deliveries.Parked, "", "", 0
 	case dispatch.VerdictDead:
-		out.State = deliveries.Dead
+		out.State, out.ReportTo = deliveries.Dead, s.lane.Destination().DeadLettersTo
 	default:
 		out.State = deliveries.Retry
 	}
@@ -281,7 +281,7 @@ func (s *stored) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []
 		return all
 	}
 	d := dispatch.Delivery{Event: &r.Event, Refused: r.Refused, Failures: r.Failures, Row: true, Leads: leads, Since: s.failures, Delayed: r.Delay != 0, Waited: true}
-	if r.Event.Replay == 0 && !replay.IsKey(r.Key) { // replayed events do not expire
+	if !r.Lasts() && !replay.IsKey(r.Key) { // replayed events do not expire
 		d.Expires = s.lane.Destination().Expires(r.Event.CreatedAt, r.Available())
 	}
 	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox

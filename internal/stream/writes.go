@@ -70,6 +70,9 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 	if len(old) > 0 {
 		batch.Queue(deliveries.SQLPutKeyed, append(deliveries.Args(old, encoding, 0, 0), shard)...)
 	}
+	if args := deliveries.ReportArgs(append(fresh, old...)); args != nil {
+		batch.Queue(deliveries.SQLReport, args...)
+	}
 	if len(w.acked) > 0 {
 		batch.Queue(deliveries.SQLAcknowledged, w.acked, slices.Repeat([]string{destination}, len(w.acked)))
 	}

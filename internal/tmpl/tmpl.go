@@ -3,7 +3,8 @@
 // A template is Go's text/template, or html/template where the result is HTML,
 // over three values:
 //
-//	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Replay, DedupeID, Destination
+//	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Replay, DedupeID, Destination, Outbox, and
+//	           DeadLetter, which is nil unless the event reports a dead letter of another destination
 //	.Payload   the decoded JSON; a number keeps its original text. Of an event that is not JSON it is an error
 //	.Headers   the event's headers
 //
@@ -61,6 +62,7 @@ type Event struct {
 	DedupeID      string // the key by which receivers drop duplicates: delivery.Event's
 	Destination   string
 	Outbox        string // its name, where a daemon has many
+	DeadLetter    *delivery.DeadLetter
 }
 
 // Data is the dot of a template. It may be used for any number of templates, but
@@ -89,7 +91,7 @@ func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
 			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, DedupeID: e.DedupeID(), Destination: e.Destination, Outbox: e.Outbox,
+			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, DedupeID: e.DedupeID(), Destination: e.Destination, Outbox: e.Outbox, DeadLetter: e.DeadLetter,
 		},
 		Headers: e.Headers,
 	}

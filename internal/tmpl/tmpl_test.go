@@ -171,6 +171,24 @@ func TestExecutionErrorsNameFieldNotPayload(t *testing.T) {
 
 const presentName = "present"
 
+// TestDeadLetter: a template tells the report of a dead letter from the event itself.
+func TestDeadLetter(t *testing.T) {
+	t.Parallel()
+	tpl, err := tmpl.Text("text", `{{ with .Event.DeadLetter }}{{ .Destination }} after {{ .Attempts }}: {{ .Error }}{{ else }}{{ .Event.Type }}{{ end }}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, d := range map[string]*delivery.DeadLetter{"order.created": nil, "mail after 20: no such customer": {Destination: "mail", Attempts: 20, Error: "no such customer"}} {
+		data, err := tmpl.NewData(&delivery.Event{Type: "order.created", Payload: []byte(`{}`), DeadLetter: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tpl.Render(data); err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+}
+
 func TestPayloadMustBeJSON(t *testing.T) {
 	t.Parallel()
 	for _, payload := range []string{"", "{", "hunter2", `{"a":1} {"b":2}`, "1 x"} {

@@ -111,7 +111,7 @@ func (w *walker) field(path []string) {
 	}
 	top := []string{"Event", "Payload", "Headers"}
 	event := []string{
-		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Replay", "DedupeID", "Destination", "Outbox",
+		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Replay", "DedupeID", "Destination", "Outbox", "DeadLetter",
 	}
 	switch {
 	case !slices.Contains(top, path[0]):

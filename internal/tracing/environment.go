@@ -26,20 +26,33 @@ func (e environment) get(name string) string {
 // secret. The SDK would only write to standard error and ignore the variable.
 func Wanted(lookup func(name string) (string, bool)) (bool, error) {
 	e := environment(lookup)
+	endpoint := e.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") + e.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+	return e.wants("TRACES", endpoint, slices.Concat(exporterRules("TRACES"), spanRules()), e.checkSampler)
+}
+
+// WantedMetrics is [Wanted] for metrics: OTEL_METRICS_EXPORTER is otlp, or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is set. The
+// endpoint of all signals alone does not request them: most metrics are scraped, and would arrive twice.
+func WantedMetrics(lookup func(name string) (string, bool)) (bool, error) {
+	e := environment(lookup)
+	return e.wants("METRICS", e.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), slices.Concat(exporterRules("METRICS"), metricRules()), func() error { return nil })
+}
+
+// wants reports whether the environment requests a signal, whose endpoint is set or not.
+func (e environment) wants(signal, endpoint string, rules []rule, more func() error) (bool, error) {
 	switch disabled := e.get("OTEL_SDK_DISABLED"); {
 	case strings.EqualFold(disabled, "true"):
 		return false, nil
 	case disabled != "" && !strings.EqualFold(disabled, "false"):
 		return false, fmt.Errorf("OTEL_SDK_DISABLED: %q is neither true nor false", disabled)
 	}
-	endpoint := e.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") + e.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-	switch exporter := e.get("OTEL_TRACES_EXPORTER"); {
+	name := "OTEL_" + signal + "_EXPORTER"
+	switch exporter := e.get(name); {
 	case exporter == "none", exporter == "" && endpoint == "":
 		return false, nil
 	case exporter != "" && exporter != "otlp":
-		return false, fmt.Errorf("OTEL_TRACES_EXPORTER: %q is not known: use otlp or none", exporter)
+		return false, fmt.Errorf("%s: %q is not known: use otlp or none", name, exporter)
 	}
-	return true, e.check()
+	return true, errors.Join(e.check(signal, rules), more())
 }
 
 // rule checks variables of one kind.
@@ -48,12 +61,11 @@ type rule struct {
 	wrong func(value string) string // the mistake and the cure; "" for a valid value
 }
 
-// ofExporter returns both names of an exporter's setting: the name for all signals, and the name for traces.
-func ofExporter(setting string) []string {
-	return []string{"OTEL_EXPORTER_OTLP_" + setting, "OTEL_EXPORTER_OTLP_TRACES_" + setting}
-}
-
-func rules() []rule {
+// exporterRules returns the rules of an exporter. Each setting has two names: for all signals, and for its own.
+func exporterRules(signal string) []rule {
+	ofExporter := func(setting string) []string {
+		return []string{"OTEL_EXPORTER_OTLP_" + setting, "OTEL_EXPORTER_OTLP_" + signal + "_" + setting}
+	}
 	return []rule{
 		{ofExporter("ENDPOINT"), wrongURL},
 		{ofExporter("HEADERS"), func(v string) string { return wrongPairs(v, "key=value,other=value") }},
@@ -61,6 +73,20 @@ func rules() []rule {
 		{ofExporter("COMPRESSION"), oneOf("gzip", "none")},
 		{ofExporter("INSECURE"), anyCase(oneOf("true", "false"))},
 		{ofExporter("CERTIFICATE"), wrongAuthorities},
+		{[]string{"OTEL_RESOURCE_ATTRIBUTES"}, func(v string) string { return wrongPairs(v, "deployment.environment.name=production,team=shop") }},
+	}
+}
+
+// metricRules returns the rules of the reader of metrics.
+func metricRules() []rule {
+	return []rule{
+		{[]string{"OTEL_METRIC_EXPORT_INTERVAL", "OTEL_METRIC_EXPORT_TIMEOUT"}, atLeast(1, "milliseconds")},
+	}
+}
+
+// spanRules returns the rules of spans.
+func spanRules() []rule {
+	return []rule{
 		{[]string{"OTEL_TRACES_SAMPLER"}, anyCase(oneOf("always_on", "always_off", "traceidratio",
 			"parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"))},
 		{[]string{"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"}, atLeast(1, "milliseconds")},
@@ -69,14 +95,13 @@ func rules() []rule {
 			"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
 			"OTEL_SPAN_EVENT_COUNT_LIMIT", "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
 		}, atLeast(-1, "(-1 means no limit)")},
-		{[]string{"OTEL_RESOURCE_ATTRIBUTES"}, func(v string) string { return wrongPairs(v, "deployment.environment.name=production,team=shop") }},
 	}
 }
 
 // check returns all mistakes, joined.
-func (e environment) check() error {
+func (e environment) check(signal string, rules []rule) error {
 	var errs []error
-	for _, r := range rules() {
+	for _, r := range rules {
 		for _, name := range r.names {
 			if value := e.get(name); value != "" {
 				if why := r.wrong(value); why != "" {
@@ -85,16 +110,16 @@ func (e environment) check() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, e.checkProtocol(), e.checkSampler(), e.checkClientCertificate("OTEL_EXPORTER_OTLP_"),
-		e.checkClientCertificate("OTEL_EXPORTER_OTLP_TRACES_"))...)
+	return errors.Join(append(errs, e.checkProtocol(signal), e.checkClientCertificate("OTEL_EXPORTER_OTLP_"),
+		e.checkClientCertificate("OTEL_EXPORTER_OTLP_"+signal+"_"))...)
 }
 
 // checkProtocol checks the variable that takes precedence.
-func (e environment) checkProtocol() error {
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		switch p := e.get(name); p {
-		case "":
-		case "http/protobuf", "http/json":
+func (e environment) checkProtocol(signal string) error {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
+		switch p := e.get(name); {
+		case p == "":
+		case p == "http/protobuf", p == "http/json" && signal == "TRACES": // the exporter of metrics knows no JSON
 			return nil
 		default:
 			return fmt.Errorf("%s: %q is not spoken: use http/protobuf, to port 4318 of a collector", name, p)

@@ -1,4 +1,4 @@
-// Package tracing sends the daemon's spans to an OpenTelemetry collector, as the
+// Package tracing sends the daemon's spans and metrics to an OpenTelemetry collector, as the
 // standard OTEL_* variables say.
 package tracing
 
@@ -24,13 +24,22 @@ func New(ctx context.Context, version string, log *slog.Logger) (*sdktrace.Trace
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	described, err := resource.New(ctx,
-		resource.WithAttributes(attribute.String("service.name", "notifyd"), attribute.String("service.version", version)),
-		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv()) // the last one wins
-	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+	described, err := describe(ctx, version)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tracing: %w", err), exporter.Shutdown(ctx))
 	}
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(&loggingExporter{SpanExporter: exporter, log: log}), sdktrace.WithResource(described)), nil
+}
+
+// describe returns the resource of spans and metrics.
+func describe(ctx context.Context, version string) (*resource.Resource, error) {
+	described, err := resource.New(ctx,
+		resource.WithAttributes(attribute.String("service.name", "notifyd"), attribute.String("service.version", version)),
+		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv()) // the last one wins
+	if errors.Is(err, resource.ErrPartialResource) {
+		err = nil
+	}
+	return described, err //nolint:wrapcheck // both callers wrap it
 }
 
 // loggingExporter logs errors that the SDK would write to standard error, once

@@ -24,11 +24,23 @@ type Line struct {
 	Attempt       *int              `json:"attempt,omitempty"`
 	Replay        int               `json:"replay,omitempty"`
 	Destination   string            `json:"destination"`
-	Outbox        string            `json:"outbox,omitempty"` // where it has a name
+	Outbox        string            `json:"outbox,omitempty"`      // where it has a name
+	DeadLetter    *DeadLetter       `json:"dead_letter,omitempty"` // what the event reports
 	Headers       map[string]string `json:"headers,omitempty"`
 	ContentType   string            `json:"content_type,omitempty"`   // if it is not application/json
 	PayloadSize   *int              `json:"payload_size,omitempty"`   // in bytes, in place of a payload that is not JSON
 	PayloadBase64 *[]byte           `json:"payload_base64,omitempty"` // a payload that is not JSON
+}
+
+// DeadLetter is a dead letter of another destination: see [delivery.DeadLetter].
+type DeadLetter struct {
+	Destination string `json:"destination"`
+	Error       string `json:"error,omitempty"`
+	Class       string `json:"class,omitempty"`
+	Attempts    int    `json:"attempts"`
+	Since       string `json:"since,omitempty"`
+	At          string `json:"at,omitempty"`
+	Replay      int    `json:"replay,omitempty"`
 }
 
 // Of returns the line of an event, without DedupeID, Attempt and the payload.
@@ -39,6 +51,9 @@ func Of(e *delivery.Event) Line {
 	}
 	if e.ContentType != delivery.ContentTypeJSON {
 		l.ContentType = e.ContentType
+	}
+	if d := e.DeadLetter; d != nil {
+		l.DeadLetter = &DeadLetter{Destination: d.Destination, Error: d.Error, Class: d.Class, Attempts: d.Attempts, Since: timestamp(d.Since), At: timestamp(d.At), Replay: d.Replay}
 	}
 	return l
 }

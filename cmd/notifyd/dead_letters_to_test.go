@@ -1,0 +1,83 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestDeadLettersTo: a daemon sends a dead letter to the destination that the file names, and shows the delivery there
+// as one of the event. check-config names a receiver that is missing.
+func TestDeadLettersTo(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			type request struct {
+				http.Header
+
+				body string
+			}
+			parked, open := make(chan request, 10), make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/partner" {
+					http.Error(w, "no such customer", http.StatusUnprocessableEntity)
+					return
+				}
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				select {
+				case <-open:
+					parked <- request{r.Header, string(body)}
+				default:
+					http.Error(w, "closed", http.StatusServiceUnavailable)
+				}
+			}))
+			t.Cleanup(server.Close)
+			url := databaseOf(t, mode)
+			text := strings.NewReplacer("DB", url, "URL", server.URL).Replace(`version: 1
+database: {url: 'DB'}
+admin: {listen: '127.0.0.1:0'}
+destinations:
+  partner: {type: webhook, url: URL/partner, dead_letters_to: parking}
+  parking: {type: webhook, url: URL/parking, longest_pause: 100ms}
+routes: [{match: '*', to: partner}]
+`)
+			missing := file(t, strings.Replace(text, "  parking:", "  park:", 1))
+			if got := invoke(t, "check-config", "-c", missing); got.code != command.ExitConfig ||
+				!strings.Contains(got.stderr, `:5:`) || !strings.Contains(got.stderr, `destinations.partner.dead_letters_to: there is no destination "parking": add it`) {
+				t.Errorf("check-config of a missing receiver: %+v", got)
+			}
+			path := file(t, text)
+			if got := invoke(t, "check-config", "-c", path); got.code != command.ExitOK || strings.Contains(got.stderr+got.stdout, "no route") {
+				t.Errorf("check-config: %+v", got)
+			}
+			startDaemon(t, nil, "run", "-c", path)
+			publishTo(t, url, "order.placed", `{"order": 1042}`)
+			until(t, url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE destination = 'partner' AND state = 'dead' OR destination = 'parking' AND last_error IS NOT NULL`)
+			if got := invoke(t, "events", "show", "1", "-c", path); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner: dead") || !strings.Contains(got.stdout, "parking: waiting") {
+				t.Errorf("events show: %+v", got)
+			}
+			close(open)
+			got := testenv.Receive(t, patience, "the dead letter", parked)
+			for name, want := range map[string]string{
+				"Notifyd-Id": "1-partner", "Notifyd-Dead-Destination": "partner", "Notifyd-Dead-Attempts": "1", "Notifyd-Dead-Class": "event",
+			} {
+				if got.Get(name) != want {
+					t.Errorf("%s: %q, want %q", name, got.Get(name), want)
+				}
+			}
+			if got.body != `{"order": 1042}` || !strings.Contains(got.Get("Notifyd-Dead-Error"), "no such customer") {
+				t.Errorf("reported: %+v", got)
+			}
+			until(t, url, `SELECT count(*) = 1 AND bool_and(state = 'dead') FROM outbox_deliveries`)
+		})
+	}
+}
