@@ -23,13 +23,14 @@ const (
 
 // answer returns the failure that an answer means, nil for 2xx, and closes its body.
 // cancel ends the request.
-func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelFunc) *failure {
+func (h *Handler) answer(resp *http.Response, d *draft, cancel context.CancelFunc) *failure {
 	stop := time.AfterFunc(drainTimeout, cancel)
 	defer stop.Stop()
 	defer func() { _ = resp.Body.Close() }() // nothing was written
 	o := h.observe(stageAnswer)
 	o.code = resp.StatusCode
 	o.proxy = o.code == http.StatusProxyAuthRequired
+	o.batch = d.batch > 0
 	var body []byte
 	if !isDelivered(o.code) {
 		// An error of reading does not matter: the status is known.
@@ -40,14 +41,17 @@ func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelF
 		return nil
 	}
 	_, cure := statuses().Find(false, o.code)
-	if o.code/100 == 3 {
+	switch {
+	case o.code/100 == 3:
 		cure = "redirects are not followed: write the final address into url"
+	case o.batch && o.code == http.StatusUnsupportedMediaType:
+		cure = "the receiver takes no such batches: set another batch_format, or take it out"
 	}
 	text := outcome.Status(o.code)
-	if said := h.beginning(body, u); said != "" {
+	if said := h.beginning(body, d.url); said != "" {
 		text += ": " + said
 	}
-	f := h.failed(o, u.Host, outcome.Failure{Text: text, Cure: cure})
+	f := h.failed(o, d.url.Host, outcome.Failure{Text: text, Cure: cure})
 	f.wait, _ = outcome.RetryAfter(resp.Header, time.Now())
 	return f
 }
