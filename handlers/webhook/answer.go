@@ -65,3 +65,51 @@ func (h *Handler) beginning(body []byte, u *url.URL) string {
 	}
 	return s
 }
+
+// multiStatus reads the results of a batch into d, and closes the body. It returns a failure if they cannot be read, which
+// is a failure of all events of the request. ctx is the context of the request.
+func (h *Handler) multiStatus(ctx context.Context, resp *http.Response, d *draft) *failure {
+	defer func() { _ = resp.Body.Close() }() // nothing was written
+	most := leastResults + d.batch*eachResult
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
+	if err != nil {
+		o := h.observe(stageWait) // some events may have arrived
+		return h.failed(o, d.url.Host, outcome.Failure{Err: err, Text: h.hide("207 Multi-Status, but its results: "+h.reason(ctx, stageAnswer, err), d.url)})
+	}
+	if d.named, err = parseResults(body, most); err != nil {
+		o := h.observe(stageAnswer)
+		o.code = resp.StatusCode
+		return h.failed(o, d.url.Host, outcome.Failure{
+			Text: h.hide("207 Multi-Status, but its body holds no results: "+err.Error(), d.url),
+			Cure: `answer with a JSON array of {"id": "...", "status": 200}`,
+		})
+	}
+	return nil
+}
+
+// resultError returns the error that a request with the event alone would have for this status; nil for 2xx.
+func (h *Handler) resultError(u *url.URL, r result) error {
+	if isDelivered(r.Status) {
+		return nil
+	}
+	o := h.observe(stageAnswer)
+	o.code = r.Status
+	_, cure := statuses().Find(false, r.Status)
+	text := "207 Multi-Status with " + outcome.Status(r.Status)
+	if said := h.hide(r.Error, u); said != "" {
+		text += ": " + said
+	}
+	f := h.failed(o, u.Host, outcome.Failure{Text: text, Cure: cure})
+	f.wait = r.wait()
+	return f.mark()
+}
+
+// unnamed returns the error for an event that a 207 does not name. It may have arrived.
+func (h *Handler) unnamed(u *url.URL) error {
+	o := h.observe(stageAnswer)
+	o.code = http.StatusMultiStatus
+	return h.failed(o, u.Host, outcome.Failure{
+		Text: "207 Multi-Status without a result for this event (maybe delivered: it will be sent again)",
+		Cure: "name each id of the request",
+	}).mark()
+}

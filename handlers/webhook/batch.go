@@ -58,17 +58,18 @@ func (h *BatchHandler) Deliver(ctx context.Context, e *delivery.Event) error {
 	return outcome.First(h.DeliverBatch(ctx, []*delivery.Event{e}))
 }
 
-// DeliverBatch sends the events in as few requests as their URLs, their configured headers and BatchBytes allow, one after
-// the other. A status of 2xx but 207 delivers all events of a request. 207 has a result for each: an event without one is
-// [delivery.Unavailable], and the others have the errors of [Handler.Deliver] for their status. Any other answer means what
-// it means there, for all events of the request, with these differences:
+// DeliverBatch sends the events in one request if it can. Events with other URLs, with other configured headers, or beyond
+// BatchBytes need further requests, one after the other. The errors mean:
 //
-//   - A status that may be about one event, such as 400, 413 or 500 without Retry-After: the request is sent again in halves,
-//     until the event at fault is alone.
-//   - [delivery.Throttled]: ctx's deadline leaves no time for another request, or an earlier event of the aggregate, in a
-//     [delivery.TotalOrder] of the batch, has failed and will be tried again.
+//   - nil: the receiver has answered 2xx, or 207 with a status of 2xx for the event.
+//   - the errors of [Handler.Deliver]: the receiver has answered with such a status, to the request or in a 207 for the event.
+//   - [delivery.Unavailable]: a 207 has no status for the event, or cannot be read.
+//   - [delivery.Throttled], in addition: ctx's deadline leaves no time for another request, or an earlier event of the
+//     aggregate, in a [delivery.TotalOrder] of the batch, has failed and will be tried again.
 //
-// Nothing more is sent after a failure of the destination: later events get the same error.
+// A status that one event may have caused, such as 400, 413, or 500 without Retry-After, is not the answer for a batch: the
+// handler sends each half again, until the event at fault is alone. After a fault of the destination it sends nothing more,
+// and later events get the same error.
 func (h *BatchHandler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if len(events) == 0 {
 		return nil
@@ -328,16 +329,6 @@ func (b *batch) request(ctx context.Context, part []int) error {
 		return err
 	}
 	return nil
-}
-
-// aboutOne reports whether one event of a batch may have caused an answer. A receiver that asks for a pause gets no
-// further request about the events.
-func (f *failure) aboutOne() bool {
-	if f.at != stageAnswer {
-		return false
-	}
-	class := classify(f.observation)
-	return class == outcome.Permanent || class == outcome.Retry && f.wait == 0
 }
 
 // answer returns the error for an event of a request that was answered with 2xx.

@@ -655,6 +655,17 @@ func TestEventThatIsNoJSON(t *testing.T) {
 	}
 }
 
+// TestResultsOfPage: the results that docs/destinations/webhook.md shows are read as the page says.
+func TestResultsOfPage(t *testing.T) {
+	t.Parallel()
+	_, block, _ := strings.Cut(testenv.ReadFile(t, "../../docs/destinations/webhook.md"), "```json\n")
+	block, _, _ = strings.Cut(block, "```")
+	got, err := parseResults([]byte(block), leastResults)
+	if err != nil || len(got) != 3 || got["41"].Status != 200 || got["42"].Error != "no such customer" || got["43"].wait() != 30*time.Second {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 // FuzzResults: whatever a receiver answers, no event is delivered unless every result that names it is 2xx, and no pause is
 // negative or longer than an hour.
 func FuzzResults(f *testing.F) {

@@ -84,7 +84,7 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	return d, nil
 }
 
-// data returns what the templates read of an event; nil if there are none.
+// data returns the template data of an event; nil without templates.
 func (h *Handler) data(e *delivery.Event) (*tmpl.Data, error) {
 	if !h.needsData {
 		return nil, nil //nolint:nilnil // most destinations have no templates
