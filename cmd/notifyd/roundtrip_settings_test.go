@@ -44,6 +44,8 @@ const everySetting = `
     brokers: [k1.example.com:9092, k2.example.com]
     topic: "{{ .Event.Type }}"
     key: "{{ .Event.AggregateID }}"
+    partition: '{{ get .Headers "partition" | default "" }}'
+    tombstones: true
     format: cloudevents_binary
     cloudevents_source: /shop
     tls: {ca_file: tls/tls.crt, cert_file: tls/tls.crt, key_file: tls/tls.key, server_name: kafka}
