@@ -44,6 +44,8 @@ const everySetting = `
     brokers: [k1.example.com:9092, k2.example.com]
     topic: "{{ .Event.Type }}"
     key: "{{ .Event.AggregateID }}"
+    partition: '{{ get .Headers "partition" | default "" }}'
+    tombstones: true
     format: cloudevents_binary
     cloudevents_source: /shop
     tls: {ca_file: tls/tls.crt, cert_file: tls/tls.crt, key_file: tls/tls.key, server_name: kafka}
@@ -137,6 +139,8 @@ const everySetting = `
     concurrency: 4
     timeout: 50s
   webhook-2: {type: webhook, url: "https://h.example.com/x?shop=1", username: shop, password: "${env:SECRET}", format: cloudevents_binary, cloudevents_source: /shop, proxy_url: "http://u:${env:SECRET}@proxy.example.com:3128"}
+  webhook-4: {type: webhook, url: "https://h.example.com", batch_format: cloudevents, cloudevents_source: /shop, batch_bytes: 2000, batch: 7}
+  webhook-5: {type: webhook, url: "https://h.example.com", batch_format: ndjson, body: '{"order": {{ json .Payload.order }}}'}
   webhook-3: {type: webhook, url: "${env:HOOK_URL}", bearer_token: "${env:SECRET}"}
   slack-1:
     type: slack

@@ -34,8 +34,8 @@ func TestWebhookPage(t *testing.T) {
 	}))
 	defer server.Close()
 	blocks := strings.Split(string(doc), "```yaml\n")[1:]
-	if len(blocks) != 3 {
-		t.Fatalf("%d configurations, want 3", len(blocks))
+	if len(blocks) != 4 {
+		t.Fatalf("%d configurations, want 4", len(blocks))
 	}
 	env := vars{"DATABASE_URL": database(t), "WEBHOOK_SECRET": webhookSecret, "CRM_TOKEN": "t"}
 	for _, block := range blocks {

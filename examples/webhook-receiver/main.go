@@ -1,6 +1,7 @@
 // Command webhook-receiver receives the requests of notifyd's webhook
 // destination. It shows the three duties of a receiver: check the signature and
-// the time, drop duplicates, and answer 2xx only when the event is safe.
+// the time, drop duplicates, and answer 2xx only when the event is safe. It takes
+// single events, and batches of CloudEvents, which it answers with 207.
 //
 //	WEBHOOK_SECRET=whsec_... go run ./examples/webhook-receiver
 //
@@ -9,6 +10,8 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -23,6 +26,9 @@ import (
 
 // maxBody bounds the body of a request, in bytes.
 const maxBody = 1 << 20
+
+// errBehind is the reason of an event that must wait for an earlier one.
+var errBehind = errors.New("an earlier event of the aggregate has failed")
 
 // receiver is an http.Handler that passes each event to handle, once.
 type receiver struct {
@@ -56,6 +62,10 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "signature or time is wrong", http.StatusUnauthorized)
 		return
 	}
+	if req.Header.Get("Content-Type") == "application/cloudevents-batch+json" {
+		r.takeBatch(w, body)
+		return
+	}
 	id := req.Header.Get("webhook-id")
 	switch first, done := r.seen.begin(id); {
 	case done:
@@ -75,6 +85,57 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// result is the answer for one event of a batch.
+type result struct {
+	ID     string `json:"id"`
+	Status int    `json:"status"`
+	Error  string `json:"error,omitempty"`
+}
+
+// takeBatch answers 207 with a result for each event. It recognizes duplicates by source and id of each CloudEvent, because
+// an event may come again in a batch with another webhook-id.
+func (r *receiver) takeBatch(w http.ResponseWriter, body []byte) {
+	var events []struct {
+		ID, Source, Type, Subject string
+
+		AggregateType string          `json:"aggregatetype"`
+		Data          json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(body, &events); err != nil {
+		http.Error(w, "the batch is not JSON", http.StatusBadRequest)
+		return
+	}
+	results := make([]result, 0, len(events))
+	failed := make(map[[2]string]bool)
+	for _, e := range events {
+		one := result{ID: e.ID, Status: http.StatusOK}
+		aggregate := [2]string{e.AggregateType, e.Subject}
+		key := e.Source + " " + e.ID
+		switch first, done := r.seen.begin(key); {
+		case done:
+		case !first:
+			one.Status = http.StatusConflict // another request is handling it
+		case failed[aggregate]:
+			r.seen.end(key, errBehind)
+			one.Status, one.Error = http.StatusFailedDependency, errBehind.Error()
+		default:
+			err := r.handle(e.ID, e.Type, e.Data)
+			r.seen.end(key, err)
+			if err != nil {
+				log.Printf("event %s could not be handled: %v", e.ID, err)
+				one.Status, one.Error = http.StatusServiceUnavailable, "not now"
+			}
+		}
+		if one.Status != http.StatusOK && e.Subject != "" { // keep the order of the aggregate
+			failed[aggregate] = true
+		}
+		results = append(results, one)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusMultiStatus)
+	_ = json.NewEncoder(w).Encode(results)
 }
 
 // genuine reports whether one of the secrets has signed the request within the

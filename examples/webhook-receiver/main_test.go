@@ -96,6 +96,36 @@ func TestTakesEachEventOnce(t *testing.T) {
 	}
 }
 
+// TestBatch: a receiver handles each event of a batch once, answers for each, and keeps the order of an aggregate.
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	server, h := startReceiver(t, newSecret)
+	sender, err := webhook.NewBatch(webhook.Config{URL: server.URL, SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret)}, BatchFormat: webhook.BatchCloudEvents})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sender.Close() }()
+	events := make([]*delivery.Event, 3)
+	for i := range events {
+		events[i] = &delivery.Event{ID: int64(i + 1), Type: "order.placed", AggregateType: "order", AggregateID: "A-7", Payload: []byte(`{}`), Destination: "shop"}
+	}
+	h.failWith(errors.New("no room"))
+	for i, err := range sender.DeliverBatch(t.Context(), events) {
+		if err == nil || delivery.IsPermanent(err) {
+			t.Errorf("event %d while the receiver fails: %v", i+1, err)
+		}
+	}
+	h.failWith(nil)
+	for range 2 {
+		if errs := sender.DeliverBatch(t.Context(), events); errs != nil {
+			t.Errorf("%v", errs)
+		}
+	}
+	if fmt.Sprint(h.ids) != "[1 2 3]" {
+		t.Errorf("handled %v", h.ids)
+	}
+}
+
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

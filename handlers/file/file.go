@@ -150,16 +150,8 @@ func (h *Handler) line(e *delivery.Event) (line, error) {
 	if err != nil {
 		return line{}, h.out.Refuse(err)
 	}
-	l := jsonline.Of(e)
-	l.DedupeID = e.DedupeID()
 	var buf bytes.Buffer
-	if e.IsJSON() {
-		err = jsonline.AppendPayload(&buf, l, e.Payload)
-	} else {
-		l.PayloadBase64 = new(e.Payload)
-		err = jsonline.Append(&buf, l)
-	}
-	if err != nil {
+	if err := jsonline.AppendEvent(&buf, e); err != nil {
 		return line{}, h.out.Refuse(err)
 	}
 	return line{path, buf.Bytes()}, nil

@@ -70,6 +70,30 @@ func checkBytes(p *probe) {
 	}
 }
 
+// checkNoData: JSON null and zero bytes are payloads, too. A destination delivers such an event or refuses it for good, and is
+// not out of order because of it. What arrives is the payload.
+func checkNoData(p *probe) {
+	s := p.open()
+	events := p.events(2)
+	events[0].Payload, events[0].ContentType = []byte("null"), delivery.ContentTypeJSON
+	events[1].Payload, events[1].ContentType = []byte{}, delivery.ContentTypeBytes
+	for i, err := range s.deliver(events...) {
+		if err != nil {
+			if v := verdict(err); v != "permanent" {
+				p.Errorf("an event with the payload %q is %s, want permanent: %v", events[i].Payload, v, err)
+			}
+			continue
+		}
+		if p.d.Received == nil || p.d.Message == nil {
+			continue
+		}
+		p.await(idsOf(events[i : i+1]))
+		if body, _ := p.d.Message(p, events[i].ID); !bytes.Equal(body, events[i].Payload) {
+			p.Errorf("the payload %q arrived as %q", events[i].Payload, body)
+		}
+	}
+}
+
 func checkBatch(p *probe) {
 	s := p.open()
 	if s.batch == nil {

@@ -73,6 +73,7 @@ func (n need) missing(d *Destination) string {
 const (
 	oneArrives      = "one event arrives"
 	leftAsItWas     = "an event is left as it was"
+	noDataAnswers   = "an event without data is answered"
 	bytesArrive     = "bytes arrive as they are"
 	batchAnswers    = "a batch is answered event by event"
 	badFailsAlone   = "a bad event fails alone"
@@ -100,6 +101,7 @@ func properties() []property {
 	return []property{
 		{leftAsItWas, 0, checkLeftAsItWas},
 		{bytesArrive, received | message, checkBytes},
+		{noDataAnswers, 0, checkNoData},
 		{batchAnswers, 0, checkBatch},
 		{badFailsAlone, rejected, checkBadFailsAlone},
 		{manyAtOnce, 0, checkManyAtOnce},

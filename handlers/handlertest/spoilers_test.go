@@ -92,6 +92,20 @@ func alterers() []fault {
 			says:  "arrived as",
 		},
 		{
+			name: "sends nothing for null",
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
+				var texts []*delivery.Event
+				for _, e := range events {
+					text := *e
+					text.Payload = []byte(strings.ReplaceAll(string(e.Payload), "null", ""))
+					texts = append(texts, &text)
+				}
+				return c.DeliverBatch(ctx, texts)
+			}),
+			fails: []string{noDataAnswers},
+			says:  `the payload "null" arrived as ""`,
+		},
+		{
 			name: "calls everything JSON",
 			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				var plain []*delivery.Event

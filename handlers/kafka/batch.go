@@ -61,15 +61,22 @@ func (b *batch) run() {
 	if len(todo) == 0 {
 		return
 	}
+	if b.exact == nil {
+		if err := b.p.ready(b.ctx); err != nil {
+			b.failAll(todo, err)
+			return
+		}
+	}
+	if b.h.encoder.partition != nil {
+		todo = placed(b, todo)
+	}
 	if b.exact != nil {
 		b.settle(todo)
 		return
 	}
-	if err := b.p.ready(b.ctx); err != nil {
-		b.failAll(todo, err)
-		return
+	if len(todo) > 0 {
+		b.deliver(todo)
 	}
-	b.deliver(todo)
 }
 
 // deliver writes records and, where the broker refuses the content of some, finds

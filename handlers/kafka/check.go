@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -39,6 +40,11 @@ func (h *Handler) Check(ctx context.Context) error {
 			return h.describe(err)
 		}
 	}
+	if h.cfg.ExactlyOnce || h.cfg.Transactional {
+		if err := checkTransactions(within, client); err != nil {
+			return h.describe(link.explain(err))
+		}
+	}
 	if h.cfg.ExactlyOnce {
 		if err := h.checkPositions(within, client); err != nil {
 			return h.describe(link.explain(err))
@@ -46,6 +52,22 @@ func (h *Handler) Check(ctx context.Context) error {
 	}
 	if err := h.checkRegistry(within); err != nil {
 		return h.describe(err)
+	}
+	return nil
+}
+
+// checkTransactions asks a broker whether it knows the requests of transactions. Clusters that speak the protocol of Kafka
+// may lack them: Event Hubs has them in some tiers.
+func checkTransactions(ctx context.Context, client *kgo.Client) error {
+	answer, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	for _, needed := range []kmsg.Key{kmsg.InitProducerID, kmsg.AddPartitionsToTxn, kmsg.EndTxn} {
+		known := func(k kmsg.ApiVersionsResponseApiKey) bool { return k.ApiKey == int16(needed) }
+		if !slices.ContainsFunc(answer.ApiKeys, known) {
+			return fmt.Errorf("%w: a broker does not know the request %s", errNoTransactions, needed.Name())
+		}
 	}
 	return nil
 }

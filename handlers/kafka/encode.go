@@ -1,9 +1,12 @@
 package kafka
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -22,6 +25,8 @@ const headerContentType = "content-type"
 type templates struct {
 	topic *tmpl.Template
 	key   *tmpl.Template // nil: the event's aggregate id
+	// partition is nil if the key decides.
+	partition *tmpl.Template
 
 	schemas *subjects // nil without a registry
 }
@@ -40,7 +45,14 @@ func parseTemplates(c Config) (templates, error) {
 		}
 		return parsed
 	}
-	t.topic, t.key = parse("topic", c.Topic), parse("key", c.Key)
+	t.topic, t.key, t.partition = parse("topic", c.Topic), parse("key", c.Key), parse("partition", c.Partition)
+	if t.partition != nil {
+		if text, ok := t.partition.Constant(); ok {
+			if _, err := partitionOf(text); err != nil {
+				errs = append(errs, field.Errorf("partition", "%w", err))
+			}
+		}
+	}
 	if t.topic != nil {
 		if name, ok := t.topic.Constant(); ok {
 			if err := checkTopic(name); err != nil {
@@ -70,6 +82,8 @@ type encoder struct {
 	byID       bool      // the key is the aggregate id
 	positions  string    // the topic of the positions, "" without exactly_once
 	maxBytes   int
+	partition  *tmpl.Template // nil if the key decides
+	tombstones bool
 }
 
 // errPositions is the failure of an event that would go among the positions, where its record might be taken for one.
@@ -84,7 +98,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, topic: t.topic, key: t.key, schemas: t.schemas, byID: t.key == nil, positions: cfg.PositionsTopic, maxBytes: cfg.MaxMessageBytes}
+	e := &encoder{message: m, topic: t.topic, key: t.key, schemas: t.schemas, byID: t.key == nil, positions: cfg.PositionsTopic, maxBytes: cfg.MaxMessageBytes, partition: t.partition, tombstones: cfg.Tombstones}
 	if name, ok := t.topic.Constant(); ok {
 		e.fixedTopic = name
 	}
@@ -119,20 +133,34 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch, header h
 	}
 	m := &s.message
 	e.message.EncodeInto(m, ev)
-	if err := e.message.Render(m, ev, v.data); err != nil {
+	if !e.tombstones || !isNull(ev) { // a template may need fields, which null lacks
+		if err := e.message.Render(m, ev, v.data); err != nil {
+			return err
+		}
+	}
+	if r.Partition, err = e.choose(&v); err != nil {
 		return err
 	}
-	r.Topic, r.Value = topic, m.Body
-	if header != nil {
+	tombstone := e.tombstones && isNull(ev)
+	switch r.Topic, r.Value = topic, m.Body; {
+	case tombstone && key == "":
+		return errKeyless
+	case tombstone:
+		r.Value = nil
+	case header != nil:
 		if r.Value, err = e.withSchema(m.Body, topic, &v, header); err != nil {
 			return err
 		}
+	case r.Value == nil:
+		r.Value = []byte{} // no bytes are data, and nil would be a tombstone
 	}
 	if key != "" {
 		r.Key = s.add(key)
 	}
 	from := len(s.headers)
-	s.headers = append(s.headers, kgo.RecordHeader{Key: headerContentType, Value: s.add(m.ContentType)})
+	if !tombstone { // which has nothing of any type
+		s.headers = append(s.headers, kgo.RecordHeader{Key: headerContentType, Value: s.add(m.ContentType)})
+	}
 	for _, h := range m.Headers {
 		if h.Name != headerContentType { // notifyd sets it itself
 			s.headers = append(s.headers, kgo.RecordHeader{Key: h.Name, Value: s.add(h.Value)})
@@ -143,6 +171,45 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch, header h
 		return fmt.Errorf("the record has %d bytes, more than max_message_bytes of %d", n, e.maxBytes)
 	}
 	return nil
+}
+
+// errKeyless is the failure of a tombstone that could delete nothing.
+var errKeyless = errors.New("a tombstone needs a key: give the event an aggregate id, or set key")
+
+// isNull reports whether the payload is JSON null. A payload of zero bytes is data, such as a Protobuf message of defaults.
+func isNull(ev *delivery.Event) bool {
+	return ev.IsJSON() && string(bytes.TrimSpace(ev.Payload)) == "null"
+}
+
+// byKey is the partition of a record whose key decides.
+const byKey = -1
+
+// choose returns the partition that the template makes of the event; byKey for none.
+func (e *encoder) choose(v *view) (int32, error) {
+	if e.partition == nil {
+		return byKey, nil
+	}
+	text, err := v.render(e.partition)
+	if err != nil {
+		return 0, err
+	}
+	if text = strings.TrimSpace(text); text == "" {
+		return byKey, nil
+	}
+	n, err := partitionOf(text)
+	if err != nil {
+		return 0, fmt.Errorf("the partition made of this event %w", err)
+	}
+	return n, nil
+}
+
+// partitionOf parses the number of a partition. The error does not repeat the text, which may come from a payload.
+func partitionOf(text string) (int32, error) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, errors.New("must be a number from 0 to 2147483647")
+	}
+	return int32(n), nil
 }
 
 // withSchema returns a body behind the header that names its schema.

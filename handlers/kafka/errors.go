@@ -3,6 +3,8 @@ package kafka
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -12,6 +14,18 @@ import (
 
 // errUndecided is the failure of records that were given up: they may be written or not.
 var errUndecided = errors.New("given up before it was acknowledged")
+
+// errNoTransactions is the failure of a cluster whose brokers do not know the requests of transactions.
+var errNoTransactions = errors.New("the cluster has no transactions")
+
+// unknownRequest turns the client's errors about a request that the broker does not know into UNSUPPORTED_VERSION. They have
+// neither a type nor a code.
+func unknownRequest(err error) error {
+	if text := err.Error(); strings.Contains(text, "request key is unknown") || strings.Contains(text, "broker is too old") {
+		return fmt.Errorf("%w: %w", kerr.UnsupportedVersion, err)
+	}
+	return err
+}
 
 // isUndecided reports whether a record was given up.
 func isUndecided(err error) bool {
@@ -34,6 +48,14 @@ func codes() outcome.Table[error] {
 		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.Retry},
 		{Codes: []error{kerr.TransactionalIDAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id"},
 		{Codes: []error{kerr.ClusterAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic"},
+		{ // Event Hubs and other clusters with a part of the protocol
+			Codes: []error{kerr.UnsupportedCompressionType, kerr.UnsupportedForMessageFormat}, Class: outcome.Unavailable,
+			Cure: "the cluster does not take this compression: set compression: gzip or none",
+		},
+		{
+			Codes: []error{kerr.UnsupportedVersion, errNoTransactions}, Class: outcome.Unavailable,
+			Cure: "use a cluster, or a tier of Event Hubs, that has the feature, or take transactional and exactly_once out",
+		},
 		{
 			Codes: []error{kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend}, Class: outcome.Unavailable,
 			Cure: "brokers are missing: the topic has fewer replicas in sync than its min.insync.replicas",
@@ -88,7 +110,7 @@ func lookUp(err error, own bool) (class outcome.Class, cure string) {
 	if e, ok := errors.AsType[*registryError](err); ok {
 		return e.lookUp()
 	}
-	class, cure = outcome.Match(codes(), own, err)
+	class, cure = outcome.Match(codes(), own, unknownRequest(err))
 	return cmp.Or(class, outcome.Unavailable), cure
 }
 

@@ -78,11 +78,12 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 
 // KeepsOrder implements delivery.OrderedBatchHandler: records of one aggregate go to one
 // partition, where none is written after one that failed. A broker with a custom
-// policy is the exception: it may refuse one record and take the next.
+// policy is the exception: it may refuse one record and take the next. A topic, a key or a partition made of the event may
+// separate the records of an aggregate.
 //
 // In a transaction all records are written, or none, whatever their partitions.
 func (h *Handler) KeepsOrder() bool {
-	return h.cfg.ExactlyOnce || h.encoder.byID && h.encoder.fixedTopic != ""
+	return h.cfg.ExactlyOnce || h.encoder.byID && h.encoder.fixedTopic != "" && h.encoder.partition == nil
 }
 
 // DeliverBatch writes the records for events and waits for their acknowledgement.

@@ -30,12 +30,13 @@ const (
 	markSuffix = "/opened"
 )
 
-// partitioner puts positions into the first partition of their topic, and leaves the rest to the
-// other partitioner.
+// partitioner puts positions into the first partition of their topic, and records with a chosen partition into that. It
+// leaves the rest to the other partitioner.
 type partitioner struct {
 	kgo.Partitioner
 
 	positions string
+	chosen    bool // records may have a partition
 }
 
 // ForTopic implements kgo.Partitioner.
@@ -44,6 +45,9 @@ func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
 		return kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
 			return func(*kgo.Record, int) int { return 0 }
 		}).ForTopic(topic)
+	}
+	if p.chosen {
+		return chosen{p.Partitioner.ForTopic(topic)}
 	}
 	return p.Partitioner.ForTopic(topic)
 }

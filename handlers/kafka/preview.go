@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -22,7 +23,13 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 		return "", delivery.Permanent(fmt.Errorf("kafka: %w", err))
 	}
 	fields := []message.Header{{Name: "topic", Value: r.Topic}, {Name: "key", Value: string(r.Key)}}
-	if header != nil {
+	if r.Partition >= 0 {
+		fields = append(fields, message.Header{Name: "partition", Value: strconv.Itoa(int(r.Partition))})
+	}
+	if r.Value == nil {
+		fields = append(fields, message.Header{Name: "value", Value: "none: a tombstone"})
+	}
+	if header != nil && r.Value != nil {
 		fields = append(fields, message.Header{Name: "schema", Value: "its id goes before the value: version " + schema.version + " of subject " + schema.subject})
 	}
 	for _, header := range r.Headers {

@@ -52,9 +52,10 @@ type producer struct {
 	common    []kgo.Opt // of all clients of the handler
 	options   []kgo.Opt
 	link      *link
-	client    *kgo.Client     // nil before the first batch, and after a fatal error
-	unchecked bool            // ask whether a broker answers before buffering anything
-	known     map[string]bool // topics that the client knows the partitions of
+	client    *kgo.Client      // nil before the first batch, and after a fatal error
+	unchecked bool             // ask whether a broker answers before buffering anything
+	known     map[string]bool  // topics that the client knows the partitions of
+	counts    map[string]int32 // numbers of partitions, of topics with a chosen one
 
 	// Of the batch under way; the memory is used again by the next one.
 	records []kgo.Record
@@ -116,7 +117,7 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 		kgo.DisableClientMetrics(), // Close would wait for the last ones to be sent
 		// The murmur2 hash of the Java client for records with a key. Others fill a
 		// batch for one partition, then for the next.
-		kgo.RecordPartitioner(partitioner{kgo.UniformBytesPartitioner(64<<10, true, true, nil), cfg.PositionsTopic}),
+		kgo.RecordPartitioner(partitioner{kgo.UniformBytesPartitioner(64<<10, true, true, nil), cfg.PositionsTopic, cfg.Partition != ""}),
 	}
 	if cfg.AllowAutoTopicCreation {
 		opts = append(opts, kgo.AllowAutoTopicCreation())
@@ -184,7 +185,7 @@ func (p *producer) ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.client, p.unchecked, p.known = client, true, make(map[string]bool)
+		p.client, p.unchecked, p.known, p.counts = client, true, make(map[string]bool), make(map[string]int32)
 	}
 	if !p.unchecked {
 		return nil

@@ -28,6 +28,7 @@ type observation struct {
 	constant bool // the URL is the same for every event
 	proxy    bool // the proxy failed or refused
 	shut     bool // an earlier answer asked to leave the host alone
+	batch    bool // the answer is about a whole batch
 }
 
 // statuses is the table of statuses that are not a success. They separate refusals of this event from refusals of
@@ -91,6 +92,8 @@ func (o observation) classOfStatus() outcome.Class {
 	switch {
 	case class != outcome.Unknown:
 		return class
+	case o.batch && o.code == http.StatusUnsupportedMediaType:
+		return outcome.Unavailable // the form of the request is at fault, and no event
 	case o.code < 400: // we follow no redirects, and speak no other protocol
 		return outcome.Unavailable
 	case o.code < 500:

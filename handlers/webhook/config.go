@@ -17,13 +17,25 @@ const (
 	AddressesPublic = "public"
 )
 
+// BatchFormat is how a request holds several events.
+type BatchFormat string
+
+const (
+	// BatchCloudEvents is a JSON array of CloudEvents, application/cloudevents-batch+json: the batched mode of the HTTP
+	// binding of CloudEvents 1.0.2.
+	BatchCloudEvents BatchFormat = "cloudevents"
+	// BatchNDJSON is a line of JSON per event, application/x-ndjson. The line is the event with its payload, as in the
+	// files of package handlers/file; with [message.CloudEventsStructured] a CloudEvent; with a Body that body.
+	BatchNDJSON BatchFormat = "ndjson"
+)
+
 // ProxyNone is the value of [Config.ProxyURL] for no proxy at all.
 const ProxyNone = "none"
 
 // DefaultLane returns the recommended settings of a lane. The timeout includes the time
 // that deliveries wait for their turn.
 func DefaultLane() delivery.Lane {
-	return delivery.Lane{Concurrency: 8, Timeout: 30 * time.Second}
+	return delivery.Lane{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second}
 }
 
 const (
@@ -36,6 +48,8 @@ const (
 	// defaultResponseTimeout is a common timeout for receivers.
 	defaultResponseTimeout = 15 * time.Second
 	defaultIDPrefix        = "notifyd"
+	// defaultBatchBytes is the limit on bodies that many servers and proxies have.
+	defaultBatchBytes = 1 << 20
 )
 
 // Config describes the requests and where to send them. Fields marked
@@ -54,6 +68,13 @@ type Config struct {
 
 	// Config is the body.
 	message.Config
+
+	// BatchFormat puts the events that wait into one request: see [NewBatch]. It goes with no DynamicHost. Empty, the
+	// default, is a request per event.
+	BatchFormat BatchFormat `json:"batch_format,omitempty" yaml:"batch_format,omitempty" jsonschema:"enum=cloudevents,enum=ndjson" jsonschema_description:"Sends the events that wait in one request: 'cloudevents' is a JSON array of CloudEvents, 'ndjson' a line of JSON per event." unset:"none: a request per event"`
+	// BatchBytes is the most bytes in the body of a request with several events, from 1,000 to 100,000,000; the default
+	// is 1,048,576. A larger event is sent alone.
+	BatchBytes int `json:"batch_bytes,omitempty" yaml:"batch_bytes,omitempty" print:"set" jsonschema:"minimum=1000,maximum=100000000" jsonschema_description:"Most bytes in the body of a request with several events. A larger event is sent alone." unset:"1048576, with 'batch_format'"`
 
 	// Headers are further headers (templates). An empty result is left out.
 	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers by name; one that yields nothing is left out." kind:"mapping of templates"`
@@ -109,7 +130,10 @@ type Config struct {
 func (c Config) WithDefaults() Config {
 	c.Method = cmp.Or(c.Method, "POST")
 	c.IDPrefix = cmp.Or(c.IDPrefix, defaultIDPrefix)
-	c.Config = c.Config.WithDefaults()
+	if c.BatchFormat != "" {
+		c.BatchBytes = cmp.Or(c.BatchBytes, defaultBatchBytes)
+	}
+	c.Config = c.message().WithDefaults()
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
@@ -122,6 +146,15 @@ func (c Config) WithDefaults() Config {
 		}
 	}
 	return c
+}
+
+// message returns the form of the events, which the format of a batch may decide.
+func (c Config) message() message.Config {
+	m := c.Config
+	if c.BatchFormat == BatchCloudEvents && m.Body == "" {
+		m.Format = cmp.Or(m.Format, message.CloudEventsStructured)
+	}
+	return m
 }
 
 // Within returns how long one request may take before the handler gives up on it.

@@ -38,6 +38,16 @@ func (f *failure) Unwrap() error { return f.line.Cause }
 // mark returns the error of Deliver.
 func (f *failure) mark() error { return classify(f.observation).Mark(f.wait, f) }
 
+// aboutOne reports whether one event of a batch may have caused an answer. A receiver that asks for a pause gets no
+// further request about the events.
+func (f *failure) aboutOne() bool {
+	if f.at != stageAnswer {
+		return false
+	}
+	class := classify(f.observation)
+	return class == outcome.Permanent || class == outcome.Retry && f.wait == 0
+}
+
 // failed describes a failure at a host.
 func (h *Handler) failed(o observation, host string, what outcome.Failure) *failure {
 	if what.Text == "" {

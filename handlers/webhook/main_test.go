@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -47,7 +48,7 @@ type received struct {
 
 // receiver is a real HTTP server that remembers its requests.
 type receiver struct {
-	answer http.HandlerFunc // nil: 204; it is called once the request is recorded
+	answer http.HandlerFunc // nil: 204; it is called once the request is recorded, and can read the body again
 	cert   *tls.Certificate // nil for plain HTTP
 
 	mu   sync.Mutex
@@ -128,6 +129,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
 	r.answer(w, req)
 }
 

@@ -19,6 +19,10 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	if err != nil {
 		return "", delivery.Permanent(fmt.Errorf("webhook: %w", err))
 	}
+	return h.preview(d), nil
+}
+
+func (h *Handler) preview(d *draft) string {
 	place := *d.url
 	place.User = nil
 	if place.RawQuery != "" {
@@ -32,7 +36,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 		}
 		fields = append(fields, message.Header{Name: strings.ToLower(name), Value: value})
 	}
-	return message.Preview(fields, d.body), nil
+	return message.Preview(fields, d.body)
 }
 
 // configured reports whether the configuration sets a header.

@@ -54,17 +54,16 @@ type draft struct {
 	header http.Header
 	body   []byte
 	id     string
+	batch  int     // how many events the body of a batch holds; 0 without a batch
+	named  results // of an answer of 207 to a batch
 }
 
 // draft makes the request for an event. Its errors are about the event and the
 // templates: another attempt would end the same way.
 func (h *Handler) draft(e *delivery.Event) (*draft, error) {
-	var data *tmpl.Data
-	if h.needsData {
-		var err error
-		if data, err = tmpl.NewData(e); err != nil {
-			return nil, err
-		}
+	data, err := h.data(e)
+	if err != nil {
+		return nil, err
 	}
 	place, err := h.target.place(data)
 	if err != nil {
@@ -77,9 +76,27 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	}
 	d.setHeaders(msg.Headers)
 	d.body = msg.Body
-	d.header.Set("Content-Type", msg.ContentType)
-	d.header.Set("User-Agent", userAgent)
-	for name, t := range h.headers {
+	configured, err := h.configuredHeaders(data)
+	if err != nil {
+		return nil, err
+	}
+	h.finish(d, msg.ContentType, configured)
+	return d, nil
+}
+
+// data returns the template data of an event; nil without templates.
+func (h *Handler) data(e *delivery.Event) (*tmpl.Data, error) {
+	if !h.needsData {
+		return nil, nil //nolint:nilnil // most destinations have no templates
+	}
+	return tmpl.NewData(e)
+}
+
+// configuredHeaders returns the headers that the configuration sets, in the order of their names.
+func (h *Handler) configuredHeaders(data *tmpl.Data) ([]message.Header, error) {
+	var all []message.Header
+	for _, name := range slices.Sorted(maps.Keys(h.headers)) {
+		t := h.headers[name]
 		value, err := t.Render(data)
 		if err != nil {
 			return nil, err
@@ -88,14 +105,23 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 			return nil, fmt.Errorf("the output of template %q holds a line end or another control character: a header has one line", t.Name())
 		}
 		if value != "" {
-			d.header.Set(name, value)
+			all = append(all, message.Header{Name: name, Value: value})
 		}
+	}
+	return all, nil
+}
+
+// finish sets the headers that every request has. The configured ones replace others, but for the id and the credentials.
+func (h *Handler) finish(d *draft, contentType string, configured []message.Header) {
+	d.header.Set("Content-Type", contentType)
+	d.header.Set("User-Agent", userAgent)
+	for _, own := range configured {
+		d.header.Set(own.Name, own.Value)
 	}
 	d.header.Set(headerID, d.id)
 	if h.authorization != "" {
 		d.header.Set("Authorization", h.authorization)
 	}
-	return d, nil
 }
 
 // setHeaders sets the headers of the message, among them the event's own, which the

@@ -2,7 +2,9 @@ package webhook
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"strconv"
 	"strings"
@@ -77,13 +79,25 @@ func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
 // for a replay. The id contains the destination because two destinations may lead to one receiver. The
 // signed parts are joined by dots, so the id must not contain a dot.
 func webhookID(prefix string, e *delivery.Event) string {
-	id := make([]byte, 0, len(prefix)+len(e.Destination)+24)
+	return idOf(prefix, e.DedupeID(), e.Destination)
+}
+
+// batchID is the webhook-id of a request with several events: the same as long as the request holds the same events in the
+// same order. Its middle part is a hash of their ids, which are too many for a header.
+func batchID(prefix, destination string, ids []string) string {
+	const length = 16 // bytes: two requests with one id are out of the question
+	sum := sha256.Sum256([]byte(strings.Join(ids, "\n")))
+	return idOf(prefix, "batch-"+hex.EncodeToString(sum[:length]), destination)
+}
+
+func idOf(prefix, middle, destination string) string {
+	id := make([]byte, 0, len(prefix)+len(middle)+len(destination)+8)
 	id = append(id, prefix...)
 	id = append(id, '-')
-	id = append(id, e.DedupeID()...)
+	id = append(id, middle...)
 	id = append(id, '-')
 	const hexDigits = "0123456789ABCDEF"
-	for _, c := range []byte(cmp.Or(e.Destination, "webhook")) {
+	for _, c := range []byte(cmp.Or(destination, "webhook")) {
 		if plainInID(rune(c)) {
 			id = append(id, c)
 		} else {

@@ -11,7 +11,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -22,7 +24,7 @@ func (c Config) Validate() error {
 	_, err := parseTarget(c.URL, c.DynamicHost)
 	_, content := c.headerTemplates()
 	_, secrets := parseSecrets(c.SigningSecrets)
-	return errors.Join(err, c.words(), content, c.content(), c.Config.Validate(), secrets, c.credentials(),
+	return errors.Join(err, c.words(), content, c.content(), c.message().Validate(), c.batch(), secrets, c.credentials(),
 		tlsconf.Check(&c.TLS), c.network(), c.limits())
 }
 
@@ -30,6 +32,7 @@ func (c Config) words() error {
 	return errors.Join(
 		field.Word("method", c.Method, http.MethodPost, http.MethodPut, http.MethodPatch),
 		field.Word("addresses", c.Addresses, AddressesAny, AddressesPublic),
+		field.Word("batch_format", c.BatchFormat, BatchCloudEvents, BatchNDJSON),
 	)
 }
 
@@ -42,6 +45,32 @@ func (c Config) content() error {
 		if cure := reservedHeader(name); cure != "" {
 			errs = append(errs, field.Errorf("headers."+name, "%s", cure))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// batch returns the mistakes in the settings of batches, and in those that have another meaning with them.
+func (c Config) batch() error {
+	const least, most = 1000, 100_000_000
+	if c.BatchFormat == "" {
+		if c.BatchBytes != 0 {
+			return field.Errorf("batch_bytes", "has no effect without batch_format: take it out, or set batch_format")
+		}
+		return nil
+	}
+	errs := []error{field.Between("batch_bytes", c.BatchBytes, least, most)}
+	if c.DynamicHost {
+		errs = append(errs, field.Errorf("dynamic_host", "goes with no batch_format: the events of a batch would wait for the hosts of the others"))
+	}
+	if c.ContentType != "" && !(&delivery.Event{ContentType: c.ContentType}).IsJSON() {
+		errs = append(errs, field.Errorf("content_type", "must be JSON with batch_format: %s: take it out", BatchNDJSON))
+	}
+	switch {
+	case c.BatchFormat == BatchCloudEvents && c.Body != "":
+		errs = append(errs, field.Errorf("body", "goes with batch_format: %s only: a batch of CloudEvents holds no other bodies", BatchNDJSON))
+	case c.BatchFormat == BatchCloudEvents && c.Format != "" && c.Format != message.CloudEventsStructured,
+		c.Format == message.CloudEventsBinary:
+		errs = append(errs, field.Errorf("format", "goes with a request per event only: take it out, or batch_format"))
 	}
 	return errors.Join(errs...)
 }

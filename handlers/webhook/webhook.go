@@ -1,5 +1,5 @@
 // Package webhook delivers events as HTTP requests, signed as Standard Webhooks
-// (https://www.standardwebhooks.com) asks.
+// (https://www.standardwebhooks.com) asks: a request per event, or several events in one.
 //
 // An event is delivered once the server has answered with a status of 2xx. The
 // header webhook-id is the same for every attempt, so that a receiver can drop
@@ -23,6 +23,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -55,10 +56,17 @@ type Handler struct {
 	closed  bool
 }
 
-// New returns a handler for cfg. It reads the files that cfg names, and makes no
+// New returns a handler for cfg, with a request per event: it refuses a BatchFormat, which is for [NewBatch]. It reads the files that cfg names, and makes no
 // connection: a relay starts also while a receiver is down. The error joins
 // every mistake, each a [*handlers.FieldError]. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	if cfg.BatchFormat != "" {
+		return nil, field.Errorf("batch_format", "needs a handler of batches: make it with webhook.NewBatch")
+	}
+	return open(cfg, options)
+}
+
+func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -214,7 +222,10 @@ func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool
 	if err != nil {
 		return h.lost(rctx, d.url, &t, err), rctx.Err() == nil && t.stale(err, h.staleAfter)
 	}
-	return h.answer(resp, d.url, cancel), false
+	if d.batch > 0 && resp.StatusCode == http.StatusMultiStatus {
+		return h.multiStatus(rctx, resp, d), false
+	}
+	return h.answer(resp, d, cancel), false
 }
 
 // verdict returns the error of Deliver for a failure.

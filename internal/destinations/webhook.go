@@ -16,6 +16,7 @@ type webhookSettings struct {
 	webhook.Config
 
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Requests under way at the same time."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events in one request, with 'batch_format'. Nothing waits for a batch to fill."`
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for the whole delivery, waiting for its turn included; above 'request_timeout'."`
 
 	baseDir string
@@ -23,7 +24,7 @@ type webhookSettings struct {
 
 func newWebhookSettings(baseDir string) *webhookSettings {
 	lane := webhook.DefaultLane()
-	return &webhookSettings{baseDir: baseDir, Concurrency: lane.Concurrency, Timeout: lane.Timeout}
+	return &webhookSettings{baseDir: baseDir, Concurrency: lane.Concurrency, Batch: lane.Batch, Timeout: lane.Timeout}
 }
 
 // Validate implements config.Settings.
@@ -48,7 +49,11 @@ func (s *webhookSettings) Effective() config.Settings {
 }
 
 func (s *webhookSettings) open(options ...handlers.Option) (delivery.Handler, error) {
-	return webhook.New(s.Config, append(options, handlers.WithBaseDir(s.baseDir))...)
+	options = append(options, handlers.WithBaseDir(s.baseDir))
+	if s.BatchFormat != "" {
+		return webhook.NewBatch(s.Config, options...)
+	}
+	return webhook.New(s.Config, options...)
 }
 
 var _ destination = (*webhookSettings)(nil)

@@ -7,9 +7,9 @@ import (
 	"io"
 )
 
-// compact appends payload without its white space, on one line; numbers, order and doubled keys stay
-// as they are, which Marshal would not leave. It appends nothing if payload is not JSON.
-func compact(buf *bytes.Buffer, payload []byte) error {
+// Compact appends payload without its white space, on one line; numbers, order and doubled keys stay
+// as they are, which Marshal would not leave. It appends nothing and returns an error if payload is not JSON.
+func Compact(buf *bytes.Buffer, payload []byte) error {
 	if json.Compact(buf, payload) == nil { // it appends nothing after an error
 		return nil
 	}

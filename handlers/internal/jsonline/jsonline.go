@@ -78,12 +78,24 @@ func AppendPayload(buf *bytes.Buffer, l Line, payload []byte) error {
 	}
 	buf.Truncate(buf.Len() - len("}\n"))
 	buf.WriteString(`,"payload":`)
-	if err := compact(buf, payload); err != nil {
+	if err := Compact(buf, payload); err != nil {
 		buf.Truncate(before)
 		return fmt.Errorf("event %d: the payload is not JSON: fix the writer of the event", l.EventID)
 	}
 	buf.WriteString("}\n")
 	return nil
+}
+
+// AppendEvent appends the line of an event with its DedupeID and payload: JSON as it is, other bytes in base64. It appends
+// nothing and returns an error if the payload is called JSON and is not.
+func AppendEvent(buf *bytes.Buffer, e *delivery.Event) error {
+	l := Of(e)
+	l.DedupeID = e.DedupeID()
+	if e.IsJSON() {
+		return AppendPayload(buf, l, e.Payload)
+	}
+	l.PayloadBase64 = new(e.Payload)
+	return Append(buf, l)
 }
 
 // timestamp returns "" for a time that RFC 3339 cannot write.
