@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,12 +88,36 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 		return // a person, attempts elsewhere or a start time delayed the event
 	}
 	age := time.Duration(began - j.Value.event.CreatedAt.UnixNano())
+	trace := sampledTrace(j.Value.event.Headers["traceparent"])
 	if j.Value.failures() == 0 {
 		f.begun.Observe(age + out.from)
+		f.begun.Trace(age+out.from, trace, time.Unix(0, began).Add(out.from))
 	}
 	if out.verdict == VerdictDelivered {
 		f.acked.Observe(age + out.to)
+		f.acked.Trace(age+out.to, trace, time.Unix(0, began).Add(out.to))
 	}
+}
+
+// sampledTrace returns the trace id of a traceparent of version 00 that is sampled, and "" otherwise:
+// https://www.w3.org/TR/trace-context/#traceparent-header
+func sampledTrace(traceparent string) string {
+	const (
+		begin, end = 3, 35 // of the trace id
+		flags      = 53
+	)
+	if len(traceparent) != flags+2 || traceparent[:begin] != "00-" || traceparent[end] != '-' || traceparent[flags-1] != '-' {
+		return ""
+	}
+	for _, c := range []byte(traceparent[begin:end]) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+	if n, err := strconv.ParseUint(traceparent[flags:], 16, 8); err != nil || n&1 == 0 {
+		return ""
+	}
+	return traceparent[begin:end]
 }
 
 // trouble counts the failures since the last delivery, and holds the newest failure.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // TestMeasure: which answers the figures count, and which they leave out.
@@ -45,6 +46,42 @@ func TestMeasure(t *testing.T) {
 		}
 		if got.record(began, notBegun, []*job{j}, []outcome{c.out}); got.total[c.out.verdict] != 2 || got.answers() != 2 || got.classes != want.classes {
 			t.Errorf("%s, and another that was not begun: totals %v, classes %v", name, got.total, got.classes)
+		}
+	}
+}
+
+// TestMeasureTraces: a counted duration of a sampled trace is the exemplar, and one without leaves the exemplar as it is.
+func TestMeasureTraces(t *testing.T) {
+	t.Parallel()
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	began := time.Unix(1001, 0)
+	var f figures
+	record := func(headers map[string]string, verdict Verdict) {
+		e := &delivery.Event{CreatedAt: time.Unix(1000, 0), Headers: headers}
+		j := &job{Value: task{batch: &Batch{events: []Delivery{{Event: e}}}, event: e}}
+		f.record(began, time.Second, []*job{j}, []outcome{{verdict: verdict, from: time.Millisecond, to: 2 * time.Millisecond}})
+	}
+	record(nil, VerdictDelivered)
+	if f.begun.Exemplar.TraceID+f.acked.Exemplar.TraceID != "" {
+		t.Errorf("exemplars without a trace: %+v, %+v", f.begun.Exemplar, f.acked.Exemplar)
+	}
+	record(map[string]string{"traceparent": "00-" + trace + "-00f067aa0ba902b7-01"}, VerdictFailed)
+	record(nil, VerdictDelivered)
+	want := observe.Exemplar{TraceID: trace, Duration: time.Second + time.Millisecond, At: began.Add(time.Millisecond)}
+	if f.begun.Exemplar != want || f.acked.Exemplar.TraceID != "" {
+		t.Errorf("exemplars %+v, %+v", f.begun.Exemplar, f.acked.Exemplar)
+	}
+	for value, sampled := range map[string]bool{
+		"00-" + trace + "-00f067aa0ba902b7-03":                    true,
+		"00-" + trace + "-00f067aa0ba902b7-00":                    false, // not sampled
+		"01-" + trace + "-00f067aa0ba902b7-01":                    false,
+		"00-" + trace[1:] + "é-00f067aa0ba902b7-1":                false,
+		"00-" + trace + "-00f067aa0ba902b7-zz":                    false,
+		"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01": false,
+		trace: false, "": false,
+	} {
+		if got := sampledTrace(value); got != "" != sampled || sampled && got != trace {
+			t.Errorf("%q: %q", value, got)
 		}
 	}
 }

@@ -23,6 +23,25 @@ type Histogram struct {
 	// Buckets has for each of [LatencyBounds] the number of durations up to that bound and above
 	// the previous one.
 	Buckets [latencyBuckets]uint64
+	// Exemplar is the newest duration of an event with a sampled trace.
+	Exemplar Exemplar
+}
+
+// Exemplar is one duration of a [Histogram], with its trace.
+type Exemplar struct {
+	// TraceID is the id of the trace, 32 hex digits; empty for no exemplar.
+	TraceID string
+	// Duration is what the histogram has counted.
+	Duration time.Duration
+	// At is when the duration ended.
+	At time.Time
+}
+
+// Trace makes a duration that was counted the exemplar, unless trace is empty.
+func (h *Histogram) Trace(d time.Duration, trace string, at time.Time) {
+	if trace != "" {
+		h.Exemplar = Exemplar{TraceID: trace, Duration: max(0, d), At: at}
+	}
 }
 
 // Observe counts a duration. A negative one, because two clocks differ, counts as 0.
@@ -44,8 +63,11 @@ func (h *Histogram) Observe(d time.Duration) {
 	}
 }
 
-// Add adds the counts of o.
+// Add adds the counts of o, and keeps the newer exemplar.
 func (h *Histogram) Add(o *Histogram) {
+	if o.Exemplar.At.After(h.Exemplar.At) {
+		h.Exemplar = o.Exemplar
+	}
 	h.Count += o.Count
 	h.Sum += o.Sum
 	for i, n := range o.Buckets {

@@ -140,7 +140,7 @@ func (s adopter) discardWaiting(ctx context.Context) error {
 					return err
 				}
 				n, err := step(ctx, tx, mode, last)
-				more = n == discardBatch
+				more = n > 0 // a row with several reports of dead letters leaves one with the rest
 				return err
 			})
 			if err != nil {

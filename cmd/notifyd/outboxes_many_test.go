@@ -146,7 +146,7 @@ database: {url: '%s'}
 admin: {listen: '%s'}
 relay: {connections: 1}
 destinations:
-  hook: {type: webhook, url: '%s', concurrency: 4, timeout: 4m, request_timeout: 3m, response_timeout: 3m}
+  hook: {type: webhook, url: '%s', concurrency: 4, timeout: 10m, request_timeout: 9m, response_timeout: 9m}
 routes: [{match: '*', to: hook}]
 outboxes: {query: 'SELECT name, schema, database FROM tenants', every: 1s}
 `, url, s.address, hook.URL))

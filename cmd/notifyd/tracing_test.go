@@ -174,7 +174,7 @@ func checkAttempt(t *testing.T, s *otlp.Span, failure string) {
 	has := attributes(s.GetAttributes())
 	for key, want := range map[string]string{
 		"messaging.system": "notifyd", "messaging.operation.type": "send", "messaging.destination.name": "hook",
-		"notifyd.destination.type": "webhook", "notifyd.event.type": "order.placed",
+		"notifyd.destination.type": "webhook", "notifyd.event.type": "order.placed", "server.address": "127.0.0.1",
 	} {
 		if has[key] != want {
 			t.Errorf("%s is %q, want %q", key, has[key], want)

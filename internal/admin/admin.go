@@ -147,7 +147,7 @@ func handler(cfg Config, at net.Addr) http.Handler {
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
-	mux.Handle("GET /metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
+	mux.Handle("GET /metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true})))
 	if cfg.Pprof {
 		mux.Handle("GET /debug/pprof/", g.protect(profiles()))
 	}

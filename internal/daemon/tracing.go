@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/tracing"
 	"github.com/notifyd/notifyd/observe/oteltrace"
 )
@@ -77,6 +78,12 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 	attributes := []attribute.KeyValue{attribute.String("notifyd.destination.type", d.Type)}
 	if system := messagingSystem(d.Type); system != "" {
 		attributes = append(attributes, attribute.String("messaging.system", system))
+	}
+	if host, port := destinations.Server(d.Settings); host != "" {
+		attributes = append(attributes, attribute.String("server.address", host))
+		if port > 0 {
+			attributes = append(attributes, attribute.Int("server.port", port))
+		}
 	}
 	return []delivery.Middleware{oteltrace.Middleware(t.provider, attributes...)}
 }

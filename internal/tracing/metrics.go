@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // NewMetrics returns a provider that sends the metrics of a gatherer in the background, and logs outages of the
@@ -52,6 +54,7 @@ type loggingMetrics struct {
 
 // Export implements metric.Exporter.
 func (e *loggingMetrics) Export(ctx context.Context, metrics *metricdata.ResourceMetrics) error {
+	decodeTraces(metrics)
 	err := e.Exporter.Export(ctx, metrics)
 	switch {
 	case errors.Is(context.Cause(ctx), context.Canceled): // by Shutdown, which exports the same metrics once more
@@ -65,4 +68,25 @@ func (e *loggingMetrics) Export(ctx context.Context, metrics *metricdata.Resourc
 		e.lost = 0
 	}
 	return nil // the log has it
+}
+
+// decodeTraces makes the trace ids of exemplars 16 bytes, as OTLP has them: collectors refuse others. The bridge takes the
+// hex digits of Prometheus for the bytes.
+func decodeTraces(metrics *metricdata.ResourceMetrics) {
+	for _, scope := range metrics.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			h, is := m.Data.(metricdata.Histogram[float64])
+			if !is {
+				continue
+			}
+			for i := range h.DataPoints {
+				for j := range h.DataPoints[i].Exemplars {
+					e := &h.DataPoints[i].Exemplars[j]
+					if id, err := hex.DecodeString(string(e.TraceID)); err == nil && len(id) == len(trace.TraceID{}) {
+						e.TraceID = id
+					}
+				}
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,46 @@ func TestCollector(t *testing.T) {
 	}
 	if _, ok := got["notifyd_destination_blocked a"]; ok {
 		t.Error("a handler that reports nothing appears as not blocked")
+	}
+}
+
+// TestExemplar: a histogram shows its exemplar in the bucket of the duration, also above the last bound, and is complete
+// where the id is none that Prometheus takes.
+func TestExemplar(t *testing.T) {
+	t.Parallel()
+	trace, at := "4bf92f3577b34da6a3ce929d0e0e4736", time.Unix(1000, 0)
+	var in, above, refused observe.Histogram
+	for h, d := range map[*observe.Histogram]time.Duration{&in: 3 * time.Millisecond, &above: time.Hour, &refused: time.Second} {
+		h.Observe(d)
+		h.Trace(d, trace, at)
+	}
+	refused.Exemplar.TraceID = strings.Repeat("x", 1000)
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(NewCollector(t.Context(), source{stats: observe.Stats{Destinations: []observe.DestinationStats{
+		{Name: "in", Started: in}, {Name: "above", Started: above}, {Name: "refused", Started: refused},
+	}}, waits: func(context.Context) (observe.Backlog, error) { return observe.Backlog{}, nil }}))
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			if f.GetName() != "notifyd_commit_to_handler_seconds" {
+				continue
+			}
+			name := m.GetLabel()[0].GetValue()
+			got[name] = fmt.Sprint(m.GetHistogram().GetSampleCount())
+			for _, b := range m.GetHistogram().GetBucket() {
+				if e := b.GetExemplar(); e != nil {
+					got[name] += fmt.Sprint(" ", b.GetUpperBound(), " ", e.GetLabel()[0].GetName(), "=", e.GetLabel()[0].GetValue(), " ", e.GetValue())
+				}
+			}
+		}
+	}
+	want := map[string]string{"in": "1 0.005 trace_id=" + trace + " 0.003", "above": "1 +Inf trace_id=" + trace + " 3600", "refused": "1"}
+	if !maps.Equal(got, want) {
+		t.Errorf("exemplars %v, want %v", got, want)
 	}
 }
 

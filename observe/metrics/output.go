@@ -32,7 +32,14 @@ func (o output) histogram(name string, h *observe.Histogram, labels ...string) {
 		below += h.Buckets[i]
 		buckets[bound.Seconds()] = below
 	}
-	o.to <- prometheus.MustNewConstHistogram(o.gauges[name], h.Count, h.Sum.Seconds(), buckets, labels...)
+	m := prometheus.MustNewConstHistogram(o.gauges[name], h.Count, h.Sum.Seconds(), buckets, labels...)
+	if e := h.Exemplar; e.TraceID != "" {
+		// An id of another length than that of a trace could be refused: then the histogram has no exemplar.
+		if with, err := prometheus.NewMetricWithExemplars(m, prometheus.Exemplar{Value: e.Duration.Seconds(), Labels: prometheus.Labels{"trace_id": e.TraceID}, Timestamp: e.At}); err == nil {
+			m = with
+		}
+	}
+	o.to <- m
 }
 
 // destination exports the figures of one lane.
