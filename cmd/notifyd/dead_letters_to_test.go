@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ routes: [{match: '*', to: partner}]
 			startDaemon(t, nil, "run", "-c", path)
 			publishTo(t, url, "order.placed", `{"order": 1042}`)
 			until(t, url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE destination = 'partner' AND state = 'dead' OR destination = 'parking' AND last_error IS NOT NULL`)
-			if got := invoke(t, "events", "show", "1", "-c", path); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner: dead") || !strings.Contains(got.stdout, "parking: waiting") {
+			if got := invoke(t, "events", "show", "1", "-c", path); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner: dead") || !regexp.MustCompile(`parking: (waiting|running)`).MatchString(got.stdout) { // an attempt may be under way
 				t.Errorf("events show: %+v", got)
 			}
 			close(open)
