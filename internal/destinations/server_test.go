@@ -17,7 +17,7 @@ import (
 // TestServer: a destination with a single server has its host and its port, and never a credential.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	secret := func(url string) handlers.Secret { return handlers.NewSecret(url) }
+	secret := handlers.NewSecret
 	for name, c := range map[string]struct {
 		settings config.Settings
 		host     string
