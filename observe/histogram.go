@@ -31,7 +31,7 @@ type Histogram struct {
 type Exemplar struct {
 	// TraceID is the id of the trace, 32 hex digits; empty for no exemplar.
 	TraceID string
-	// Duration is what the histogram has counted.
+	// Duration is the counted duration.
 	Duration time.Duration
 	// At is when the duration ended.
 	At time.Time

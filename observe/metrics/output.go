@@ -34,7 +34,7 @@ func (o output) histogram(name string, h *observe.Histogram, labels ...string) {
 	}
 	m := prometheus.MustNewConstHistogram(o.gauges[name], h.Count, h.Sum.Seconds(), buckets, labels...)
 	if e := h.Exemplar; e.TraceID != "" {
-		// An id of another length than that of a trace could be refused: then the histogram has no exemplar.
+		// Prometheus refuses an id that is too long. The histogram then has no exemplar.
 		if with, err := prometheus.NewMetricWithExemplars(m, prometheus.Exemplar{Value: e.Duration.Seconds(), Labels: prometheus.Labels{"trace_id": e.TraceID}, Timestamp: e.At}); err == nil {
 			m = with
 		}
