@@ -97,8 +97,8 @@ func TestAdoptDiscards(t *testing.T) {
 			stop()
 			d.insert("a", 2500)
 			d.exec(`WITH e AS (SELECT id, row_number() OVER (ORDER BY id DESC) AS n FROM outbox_events ORDER BY id DESC LIMIT 1200),
-				w AS (INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
-					SELECT id, 'mail', 'a', CASE n WHEN 1 THEN 'dead' WHEN 2 THEN 'parked' WHEN 3 THEN 'unrouted' ELSE 'retry' END, 'a/' || id FROM e)
+				w AS (INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, dead_letters)
+					SELECT id, 'mail', 'a', CASE n WHEN 1 THEN 'dead' WHEN 2 THEN 'parked' WHEN 3 THEN 'unrouted' ELSE 'retry' END, 'a/' || id, CASE n WHEN 4 THEN '[null, {}, {}]'::jsonb END FROM e)
 				UPDATE outbox_events SET state = 'deferred' WHERE id IN (SELECT id FROM e) AND EXISTS (SELECT FROM outbox_mode WHERE mode = 'queue')`)
 			d.exec(moved)
 			done, err := d.store.Adopt(t.Context(), true, ops.Action{})

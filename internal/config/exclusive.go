@@ -58,7 +58,7 @@ func (c *Config) reached(routes []Route) map[string]bool {
 			used[name] = true
 		}
 	}
-	for range c.Destinations { // a chain is no longer than that
+	for range c.Destinations { // a chain has each destination once
 		for i := range c.Destinations {
 			if d := &c.Destinations[i]; used[d.Name] && d.DeadLettersTo != "" {
 				used[d.DeadLettersTo] = true
