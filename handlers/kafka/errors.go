@@ -3,8 +3,6 @@ package kafka
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -15,17 +13,9 @@ import (
 // errUndecided is the failure of records that were given up: they may be written or not.
 var errUndecided = errors.New("given up before it was acknowledged")
 
-// errNoTransactions is the failure of a cluster whose brokers do not know the requests of transactions.
+// errNoTransactions is the failure of a cluster whose brokers do not know the requests of transactions. It is found before
+// anything is written: see producer.ready.
 var errNoTransactions = errors.New("the cluster has no transactions")
-
-// unknownRequest turns the client's errors about a request that the broker does not know into UNSUPPORTED_VERSION. They have
-// neither a type nor a code.
-func unknownRequest(err error) error {
-	if text := err.Error(); strings.Contains(text, "request key is unknown") || strings.Contains(text, "broker is too old") {
-		return fmt.Errorf("%w: %w", kerr.UnsupportedVersion, err)
-	}
-	return err
-}
 
 // isUndecided reports whether a record was given up.
 func isUndecided(err error) bool {
@@ -110,7 +100,7 @@ func lookUp(err error, own bool) (class outcome.Class, cure string) {
 	if e, ok := errors.AsType[*registryError](err); ok {
 		return e.lookUp()
 	}
-	class, cure = outcome.Match(codes(), own, unknownRequest(err))
+	class, cure = outcome.Match(codes(), own, err)
 	return cmp.Or(class, outcome.Unavailable), cure
 }
 

@@ -48,10 +48,13 @@ var errTimeout = errors.New("delivery_timeout is over")
 // is buffered before anything of it is sent, so that no record can be buffered
 // behind one that has just failed, and overtake it.
 type producer struct {
-	cfg       Config
-	common    []kgo.Opt // of all clients of the handler
-	options   []kgo.Opt
-	link      *link
+	cfg     Config
+	common  []kgo.Opt // of all clients of the handler
+	options []kgo.Opt
+	link    *link
+
+	transactional bool // it has a transactional id
+
 	client    *kgo.Client      // nil before the first batch, and after a fatal error
 	unchecked bool             // ask whether a broker answers before buffering anything
 	known     map[string]bool  // topics that the client knows the partitions of
@@ -89,7 +92,7 @@ func (*tag) Value(any) any { return nil }
 // newProducer returns a producer, with a transactional id unless that is empty. It connects when it
 // is used.
 func newProducer(cfg Config, opts []kgo.Opt, id string) *producer {
-	p := &producer{cfg: cfg, common: opts, link: &link{}}
+	p := &producer{cfg: cfg, common: opts, link: &link{}, transactional: id != ""}
 	p.options = append(append([]kgo.Opt(nil), opts...), kgo.WithHooks(p.link),
 		// Not a shared list: kgo sorts it in place.
 		kgo.ProducerBatchCompression(codec(cfg.Compression), kgo.NoCompression()))
@@ -176,9 +179,11 @@ func (p *producer) encode(b *batch) (todo []int) {
 	return p.todo
 }
 
-// ready makes a client if the producer has no client. After trouble it asks
-// whether any broker answers: that takes less time, and explains more, than a
-// delivery that times out.
+// ready makes a client if the producer has no client. For a new client, and after
+// trouble, it asks whether any broker answers, and whether it has the transactions
+// that the producer needs: that takes less time, and explains more, than a delivery
+// that times out. A client whose broker does not know InitProducerID goes on without
+// a producer id.
 func (p *producer) ready(ctx context.Context) error {
 	if p.client == nil {
 		client, err := kgo.NewClient(p.options...)
@@ -193,6 +198,9 @@ func (p *producer) ready(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
 	err := p.client.Ping(asking)
+	if err == nil && p.transactional {
+		err = checkTransactions(asking, p.client)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return errUndecided
