@@ -179,11 +179,10 @@ func (p *producer) encode(b *batch) (todo []int) {
 	return p.todo
 }
 
-// ready makes a client if the producer has no client. For a new client, and after
-// trouble, it asks whether any broker answers, and whether it has the transactions
-// that the producer needs: that takes less time, and explains more, than a delivery
-// that times out. A client whose broker does not know InitProducerID goes on without
-// a producer id.
+// ready makes a client if the producer has no client. A new client, and one after
+// trouble, asks first whether a broker answers: that takes less time, and explains
+// more, than a delivery that times out. For transactions it also asks for the needed
+// requests. Without InitProducerID, kgo would write with no producer id.
 func (p *producer) ready(ctx context.Context) error {
 	if p.client == nil {
 		client, err := kgo.NewClient(p.options...)

@@ -519,7 +519,7 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 		return sh.hint.Load(), b, err // events may have been announced after the read began, so another read follows
 	}
 	q := sh.query(ctx, reserved)
-	if announced = sh.hint.Swap(false); q.FirstGapOnly {
+	if announced = sh.hint.Swap(false); q.Reach == tail.ReachFirstGap {
 		sh.hint.Store(true) // the rest is read when the gap has ended
 	}
 	b, err = sh.reader.Read(ctx, conn, q)
@@ -528,12 +528,17 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 
 // query returns a read of up to n events.
 func (sh *shard) query(ctx context.Context, n int) tail.Query {
-	return tail.Query{
+	q := tail.Query{
 		Shard: sh.tailShard(),
-		Limit: n, Rows: skipAhead * n, Bytes: sh.e.limits.Bytes, EventBytes: sh.e.limits.EventBytes, Skip: sh.types.Skip,
-		GapsOnly:     sh.exact.OnlyGaps(ctx, sh.reader) || sh.order.total && sh.stored.readThrough > 0 && sh.stored.readThrough <= sh.reader.Head(),
-		FirstGapOnly: sh.holdsMany(), Assigned: sh.e.last.Load(),
+		Limit: n, Rows: skipAhead * n, Bytes: sh.e.limits.Bytes, EventBytes: sh.e.limits.EventBytes, Skip: sh.types.Skip, Assigned: sh.e.last.Load(),
 	}
+	switch {
+	case sh.holdsMany():
+		q.Reach = tail.ReachFirstGap
+	case sh.exact.OnlyGaps(ctx, sh.reader), sh.order.total && sh.stored.readThrough > 0 && sh.stored.readThrough <= sh.reader.Head():
+		q.Reach = tail.ReachGaps
+	}
+	return q
 }
 
 // tailShard returns the shard to read if the destination has several, or had until recently: then the hashes tell which

@@ -47,8 +47,8 @@ type Query struct {
 	// Shard selects the wanted events. Of other shards only the ids are read, as of types to skip. The zero value
 	// selects all.
 	Shard Shard
-	// GapsOnly reads the gaps, and nothing above the head; FirstGapOnly reads the first gap, and nothing above it.
-	GapsOnly, FirstGapOnly bool
+	// Reach bounds the read.
+	Reach Reach
 	// Assigned is an id up to which the sequence has assigned all ids: a read below it need not ask. 0 is always right.
 	Assigned int64
 	// Passed reports that another reader has passed all ids up to Assigned, which is not below the head. The read ends
@@ -56,6 +56,15 @@ type Query struct {
 	// none.
 	Passed bool
 }
+
+// Reach is the part of the table that is read.
+type Reach int
+
+const (
+	ReachAll      Reach = iota // the gaps, and ids above the head
+	ReachGaps                  // the gaps
+	ReachFirstGap              // the first gap
+)
 
 // Shard selects the events of some aggregates: see [outboxsql.Hash].
 type Shard struct {
@@ -294,7 +303,7 @@ func (r *Reader) newFetch(q Query) fetch {
 	p := fetch{query: q, began: r.writers.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
 	p.holdsPartitions = r.partitioned && r.gaps.anyDead(p.began)
-	if q.FirstGapOnly {
+	if q.Reach == ReachFirstGap {
 		p.gaps = p.gaps[:min(1, len(p.gaps))]
 	}
 	p.limit, p.upto = r.bounds(q)
@@ -339,7 +348,7 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 		upto = r.head + ahead*int64(limit)
 	}
 	switch {
-	case q.GapsOnly, q.FirstGapOnly:
+	case q.Reach != ReachAll:
 		upto = r.head
 	case q.Passed:
 		upto = min(upto, q.Assigned)
@@ -354,7 +363,7 @@ func (r *Reader) advance(p *fetch) {
 	switch {
 	case cut:
 		horizon = p.last
-	case p.query.FirstGapOnly && len(r.gaps.all) > 0:
+	case p.query.Reach == ReachFirstGap && len(r.gaps.all) > 0:
 		horizon = r.gaps.all[0].To
 	}
 	switch {
@@ -376,5 +385,5 @@ func (r *Reader) advance(p *fetch) {
 		r.rowsPerEvent = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.GapsOnly && !p.query.FirstGapOnly && (!p.query.Passed || p.upto < p.query.Assigned)
+	p.batch.Full = cut || p.upto < math.MaxInt64 && p.query.Reach == ReachAll && (!p.query.Passed || p.upto < p.query.Assigned)
 }

@@ -490,8 +490,8 @@ func TestLooksAhead(t *testing.T) {
 	}
 }
 
-// TestFirstGapOnly: such a read neither finds nor ends anything above the first gap.
-func TestFirstGapOnly(t *testing.T) {
+// TestReachFirstGap: such a read neither finds nor ends anything above the first gap.
+func TestReachFirstGap(t *testing.T) {
 	t.Parallel()
 	r := follow(newLog(t), 0, nil)
 	writers := []*pgx.Conn{r.Dial(), r.Dial(), r.Dial()}
@@ -507,7 +507,7 @@ func TestFirstGapOnly(t *testing.T) {
 	r.Exec(insert)
 	r.scan()
 	for i, want := range []string{"{[3,4),[5,6)}", "{[5,6)}", "{}", "{}"} {
-		ids, b := r.read(Query{FirstGapOnly: true})
+		ids, b := r.read(Query{Reach: ReachFirstGap})
 		if found := [][]int64{{1}, {}, {5}, {}}[i]; !slices.Equal(ids, found) || r.Gaps().String() != want || b.Full || r.Head() != 6 {
 			t.Errorf("read %d: %d, left %v; head %d, full %v", i, ids, r.Gaps(), r.Head(), b.Full)
 		}
