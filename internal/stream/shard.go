@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -481,7 +482,8 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 		return false, err
 	}
 	sh.setFull(b.Full)
-	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil && !(sh.order.total && sh.reader.Gaps().Len() > 0) {
+	waits := sh.order.total && sh.reader.FirstGap() < math.MaxInt64
+	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil && !waits {
 		q := sh.query(ctx, reserved)
 		q.Bytes = min(q.Bytes, capacity)
 		sh.reader.Begin(ctx, conn, q) // runs while this batch is handed over

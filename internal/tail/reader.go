@@ -60,6 +60,7 @@ type Query struct {
 // Reach is the part of the table that is read.
 type Reach int
 
+// What a read reads.
 const (
 	ReachAll      Reach = iota // the gaps, and ids above the head
 	ReachGaps                  // the gaps
