@@ -44,6 +44,9 @@
 //     partition (outbox_away). Their gaps stay. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot from before
 //     its first step still reads the partition. Retention records the ids that it drops in outbox_mode.dropped, in the same
 //     transaction, and these may die.
+//   - A rewritten partition. pg_repack writes all rows of a partition as its own transaction, and so do some forms of ALTER
+//     TABLE: a snapshot from before its end lacks rows. So that read locks all partitions before it takes its snapshot, and
+//     waits for the end. A read in no transaction takes its snapshot after its locks.
 //   - Cached ids. A session that has ids in advance holds no lock. So each scan also reads the sequence's parameters, and fails
 //     if they are odd: no gap ends then. ALTER SEQUENCE waits for sessions that have drawn, and gives the sequence another file,
 //     at which sessions discard their ids in advance. After the cure the proof holds again. outboxsql.CheckIDs, at each start and

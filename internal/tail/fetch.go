@@ -185,10 +185,11 @@ func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string
 	})
 }
 
-// sqlHoldPartitions locks the partitions of outbox_events until the end of the transaction, and finds the ids that lie
-// in none. The snapshot is taken while the lock is held. DETACH ... CONCURRENTLY does not wait for the lock, but an
-// older snapshot still has the partition.
-const sqlHoldPartitions = `LOCK TABLE ONLY outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
+// sqlHoldPartitions locks outbox_events and its partitions until the end of the transaction, and finds the ids that lie
+// in none. The snapshot is taken while the locks are held. DETACH ... CONCURRENTLY does not wait for the lock, but an
+// older snapshot still has the partition. pg_repack rewrites a partition as a new transaction: a snapshot from before its
+// end lacks rows. A read of gaps locks all partitions anyway.
+const sqlHoldPartitions = `LOCK TABLE outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
 
 // holdPartitions finds the detached ids at the moment of the transaction.
 func (p *fetch) holdPartitions(ctx context.Context, conn *session.Conn) error {
