@@ -12,8 +12,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestRewrite: while VACUUM FULL and CLUSTER rewrite the tables below a relay and a writer, as pg_repack does, no event is lost
-// and none is delivered twice.
+// TestRewrite: while VACUUM FULL and CLUSTER rewrite the tables below a relay and a writer, no event is lost and none is delivered
+// twice.
 func TestRewrite(t *testing.T) {
 	t.Parallel()
 	bothModes(t, func(t *testing.T, mode outboxsql.Mode) {

@@ -154,11 +154,23 @@ func OwnNewPostgres(tb testing.TB, major int, settings map[string]string) *pgser
 func ToolsPostgres(tb testing.TB, major int, settings map[string]string) (server *pgserver.Server, binDir string) {
 	tb.Helper()
 	binDir, err := pgserver.FindTools(major)
+	return startTools(tb, binDir, err, settings), binDir
+}
+
+// RepackPostgres is [OwnPostgres] with pg_repack, which is among the programs in binDir.
+func RepackPostgres(tb testing.TB, settings map[string]string) (server *pgserver.Server, binDir string) {
+	tb.Helper()
+	binDir, err := pgserver.FindRepack()
+	return startTools(tb, binDir, err, settings), binDir
+}
+
+func startTools(tb testing.TB, binDir string, err error, settings map[string]string) *pgserver.Server {
+	tb.Helper()
 	orSkip(tb, "postgres-tools", err)
-	server, err = startPostgres(tb.Context(), pgserver.Config{BinDir: binDir, Settings: settings})
+	server, err := startPostgres(tb.Context(), pgserver.Config{BinDir: binDir, Settings: settings})
 	orSkip(tb, "postgres-tools", err)
 	stopAfter(tb, "PostgreSQL", server.Stop)
-	return server, binDir
+	return server
 }
 
 // Standby starts a standby of primary, which is stopped for a moment. port is the standby's port, 0 for a free one. The

@@ -68,6 +68,20 @@ func FindTools(major int) (binDir string, err error) {
 	return binDir, nil
 }
 
+// FindRepack is [FindTools] with pg_repack, which scripts/pgtools/setup adds to the versions for which there is a package.
+func FindRepack() (binDir string, err error) {
+	if cache, ok := checkoutCache(); ok {
+		found, err := filepath.Glob(filepath.Join(cache, "pgtools*", "bin", "pg_repack"))
+		if err != nil {
+			return "", err
+		}
+		if len(found) > 0 {
+			return filepath.Dir(found[len(found)-1]), nil
+		}
+	}
+	return "", fmt.Errorf("pg_repack is %w (make setup-all fetches it on Debian)", privateserver.ErrNotFound)
+}
+
 // places lists where Find searches. Tests replace it.
 type places struct {
 	account privateserver.Account
