@@ -12,6 +12,9 @@ import (
 func TestUpgradesPage(t *testing.T) {
 	t.Parallel()
 	url := database(t)
+	if got := commandIn(t, vars{"DATABASE_URL": url}, "migrate", "--partitions", "daily"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
 	var adopted int
 	for _, f := range fences(testenv.ReadFile(t, root+"docs/upgrades.md")) {
 		switch f.language {

@@ -141,32 +141,124 @@ func TestBlueGreen(t *testing.T) {
 	bothModes(t, func(t *testing.T, mode outboxsql.Mode) {
 		t.Helper()
 		name := string(mode)
-		blue := testdb.Connect(t, create(t, s, name, mode))
-		green := testdb.Connect(t, dumped(t, s, binDir, name, name+"_green", "--schema-only"))
-		testdb.Exec(t, blue, `CREATE PUBLICATION outbox FOR ALL TABLES`)
-		testdb.Exec(t, blue, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, name)
-		testdb.Exec(t, green, `CREATE SUBSCRIPTION `+name+`_outbox CONNECTION '`+s.URL(name)+`' PUBLICATION outbox WITH (create_slot = false, slot_name = '`+name+`')`)
-		await(t, green, `SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel`)
-		waiting := lived(t, s.URL(name))
-		lsn := testdb.One[string](t, blue, `SELECT pg_current_wal_lsn()::text`)
-		await(t, blue, `SELECT coalesce(confirmed_flush_lsn >= '`+lsn+`', false) FROM pg_replication_slots WHERE slot_name = '`+name+`'`)
-		refused(t, s.URL(name+"_green"))
-		adopt(t, s.URL(name+"_green"), false)
-		if mode == outboxsql.ModeStream {
-			fails := func(what string, want error) {
-				t.Helper()
-				if err := newRelay(t, s.URL(name+"_green"), newReceived()).Run(t.Context()); !errors.Is(err, want) {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-			fails("with the subscription", outboxsql.ErrStream)
-		}
-		testdb.Exec(t, green, `DROP SUBSCRIPTION `+name+`_outbox`)
-		for _, set := range testdb.List[string](t, blue, sequences) {
-			testdb.Exec(t, green, set)
-		}
-		continues(t, s.URL(name+"_green"), waiting)
+		create(t, s, name, mode)
+		r := replicate(t, s, binDir, name, true)
+		r.moves(mode)
 	})
+}
+
+// TestBlueGreenPartitions is [TestBlueGreen] with partitions. New ones on blue need none on green: their events go into those that
+// are there, or into the default one.
+func TestBlueGreenPartitions(t *testing.T) {
+	t.Parallel()
+	s, binDir := testenv.ToolsPostgres(t, 17, map[string]string{"wal_level": "logical"})
+	bothModes(t, func(t *testing.T, mode outboxsql.Mode) {
+		t.Helper()
+		for _, ahead := range []bool{true, false} {
+			name := fmt.Sprintf("%s_%t", mode, ahead)
+			createPartitioned(t, s, name, mode)
+			r := replicate(t, s, binDir, name, true)
+			if ahead {
+				testdb.Exec(t, r.green, `SELECT outbox_partitions_extend(now(), 30)`)
+			}
+			nextPartition(t, r.blue)
+			r.moves(mode)
+			if n := testdb.One[int](t, r.green, `SELECT count(*) FROM outbox_events_default`); ahead != (n == 0) {
+				t.Errorf("%d events in the default partition of green, where partitions ahead: %t", n, ahead)
+			}
+		}
+	})
+}
+
+// TestPublishedPartitions: a publication of partitions, not of their root, replicates nothing of a new one before the
+// subscription was refreshed, even if green has it. The refresh copies what was missed.
+func TestPublishedPartitions(t *testing.T) {
+	t.Parallel()
+	s, binDir := testenv.ToolsPostgres(t, 17, map[string]string{"wal_level": "logical"})
+	createPartitioned(t, s, "shop", outboxsql.ModeQueue)
+	r := replicate(t, s, binDir, "shop", false)
+	for _, conn := range []*pgx.Conn{r.blue, r.green} {
+		nextPartition(t, conn)
+	}
+	id := testdb.One[int64](t, r.blue, `INSERT INTO outbox_events (event_type, payload) VALUES ('good', '1') RETURNING id`)
+	r.confirmed()
+	if n := testdb.One[int](t, r.green, `SELECT count(*) FROM outbox_events`); n != 0 {
+		t.Fatalf("green has %d events before the refresh", n)
+	}
+	testdb.Exec(t, r.green, `ALTER SUBSCRIPTION `+r.subscription+` REFRESH PUBLICATION`)
+	await(t, r.green, fmt.Sprintf(`SELECT EXISTS (SELECT FROM outbox_events WHERE id = %d)`, id))
+	r.drop()
+}
+
+// createPartitioned is [create] with partitions.
+func createPartitioned(t *testing.T, s *pgserver.Server, name string, mode outboxsql.Mode) {
+	t.Helper()
+	conn := testdb.At(t, create(t, s, name, ""), testdb.Tables{Mode: mode, Partitioned: true}).Conn
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nextPartition directs new events into a partition that a relay creates, days later.
+func nextPartition(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	for range 3 {
+		testdb.Exec(t, conn, `SELECT outbox_partitions_extend(now() + interval '10 days', 3)`)
+	}
+}
+
+// replica is a database with a subscription to another one.
+type replica struct {
+	*testing.T
+
+	s                  *pgserver.Server
+	name, subscription string
+	blue, green        *pgx.Conn
+}
+
+// replicate makes a replica of a database. viaRoot, which docs/upgrades.md recommends, publishes partitions as their table.
+func replicate(t *testing.T, s *pgserver.Server, binDir, name string, viaRoot bool) *replica {
+	t.Helper()
+	r := &replica{T: t, s: s, name: name, subscription: name + "_outbox"}
+	r.blue = testdb.Connect(t, s.URL(name))
+	r.green = testdb.Connect(t, dumped(t, s, binDir, name, name+"_green", "--schema-only"))
+	testdb.Exec(t, r.blue, fmt.Sprintf(`CREATE PUBLICATION outbox FOR ALL TABLES WITH (publish_via_partition_root = %t)`, viaRoot))
+	testdb.Exec(t, r.blue, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, name)
+	testdb.Exec(t, r.green, `CREATE SUBSCRIPTION `+r.subscription+` CONNECTION '`+s.URL(name)+`' PUBLICATION outbox WITH (create_slot = false, slot_name = '`+name+`')`)
+	await(t, r.green, `SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel`)
+	return r
+}
+
+// confirmed waits until green has all writes so far.
+func (r *replica) confirmed() {
+	r.Helper()
+	lsn := testdb.One[string](r, r.blue, `SELECT pg_current_wal_lsn()::text`)
+	await(r.T, r.blue, `SELECT coalesce(confirmed_flush_lsn >= '`+lsn+`', false) FROM pg_replication_slots WHERE slot_name = '`+r.name+`'`)
+}
+
+func (r *replica) drop() {
+	r.Helper()
+	testdb.Exec(r, r.green, `DROP SUBSCRIPTION `+r.subscription)
+}
+
+// moves has a relay deliver on blue, and moves the outbox to green.
+func (r *replica) moves(mode outboxsql.Mode) {
+	r.Helper()
+	green := r.s.URL(r.name + "_green")
+	waiting := lived(r.T, r.s.URL(r.name))
+	r.confirmed()
+	refused(r.T, green)
+	adopt(r.T, green, false)
+	if mode == outboxsql.ModeStream {
+		if err := newRelay(r.T, green, newReceived()).Run(r.Context()); !errors.Is(err, outboxsql.ErrStream) {
+			r.Errorf("with the subscription: %v", err)
+		}
+	}
+	r.drop()
+	for _, set := range testdb.List[string](r, r.blue, sequences) {
+		testdb.Exec(r, r.green, set)
+	}
+	continues(r.T, green, waiting)
 }
 
 // TestForgottenSequence: no relay of a stream delivers from a replica whose sequence was left behind.
