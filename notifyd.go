@@ -406,7 +406,7 @@ func (r *Relay) backlogOptions() store.BacklogOptions {
 //   - [ErrPooler] if the table is a queue, and the pool leads through a pooler in transaction mode past which
 //     Config.ListenConfig does not lead;
 //   - [ErrIDs] if the sequence of a stream was set back;
-//   - [ErrDestination] if dead letters of a destination cannot go where its Lane.DeadLettersTo says;
+//   - [ErrDestination] if dead letters of a destination cannot go to its Lane.OnDead.To;
 //   - [ErrRunTwice] if Run was called before.
 //
 // When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the

@@ -39,7 +39,7 @@ type Event struct {
 	// Replay is how often this delivery was a dead letter that a person replayed: 0 for nearly all.
 	// See DedupeID.
 	Replay int
-	// DeadLetter is the dead letter that this delivery reports, where [Lane.DeadLettersTo] of another destination leads
+	// DeadLetter is the dead letter that this delivery reports, where [OnDead].To of another destination leads
 	// here; nil for all other deliveries.
 	DeadLetter *DeadLetter
 	// Destination is the name of the destination of this delivery.

@@ -16,7 +16,7 @@ import (
 func TestLaneDefaults(t *testing.T) {
 	t.Parallel()
 	want := delivery.Lane{
-		Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Order: delivery.OrderAuto, OnDead: delivery.OnDeadContinue,
+		Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Order: delivery.OrderAuto, OnDead: delivery.OnDead{Then: delivery.OnDeadContinue},
 		StartFrom: delivery.StartAuto, Shards: 1, LongestPause: 30 * time.Second, Backoff: delivery.DefaultBackoff(),
 	}
 	if got := (delivery.Lane{}).WithDefaults(); got != want {
@@ -26,7 +26,7 @@ func TestLaneDefaults(t *testing.T) {
 		t.Error(err)
 	}
 	set := delivery.Lane{
-		Concurrency: 1, Batch: 2, Timeout: time.Second, MaxAttempts: 3, Priority: -100, Order: delivery.OrderNone, OnDead: delivery.OnDeadBlock, StartFrom: "now",
+		Concurrency: 1, Batch: 2, Timeout: time.Second, MaxAttempts: 3, Priority: -100, Order: delivery.OrderNone, OnDead: delivery.OnDead{To: "parking", Then: delivery.OnDeadBlock}, StartFrom: "now",
 		Shards: delivery.MaxShards, RateLimit: delivery.Rate{Events: 1, Per: time.Second}, RateBurst: 4, ExpiresAfter: time.Millisecond, LongestPause: time.Minute,
 		Backoff: delivery.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1},
 	}
@@ -48,7 +48,7 @@ func TestLaneMistakes(t *testing.T) {
 		"max_attempts: -1 is too small":                        {MaxAttempts: -1},
 		"priority: 101 is too large: the most is 100":          {Priority: 101},
 		`order: unknown word "sometimes"`:                      {Order: "sometimes"},
-		`on_dead: unknown word "cry"`:                          {OnDead: "cry"},
+		`on_dead.then: unknown word "cry"`:                     {OnDead: delivery.OnDead{Then: "cry"}},
 		"shards: 65 is too large: the most is 64":              {Shards: delivery.MaxShards + 1},
 		"shards: must be 1 with order: total":                  {Shards: 2, Order: delivery.OrderTotal},
 		"rate_limit: rate limit of -1 events is below 1":       {RateLimit: delivery.Rate{Events: -1, Per: time.Second}},
@@ -75,10 +75,11 @@ func TestLaneMistakes(t *testing.T) {
 func TestLaneNeedsStream(t *testing.T) {
 	t.Parallel()
 	for want, l := range map[string]delivery.Lane{
-		"":                 {Order: delivery.OrderNone, OnDead: delivery.OnDeadContinue, StartFrom: delivery.StartAuto, Shards: 1},
+		"":                 {Order: delivery.OrderNone, OnDead: delivery.OnDead{To: "parking", Then: delivery.OnDeadContinue}, StartFrom: delivery.StartAuto, Shards: 1},
 		"order: aggregate": {Order: delivery.OrderAggregate},
-		"order: total, on_dead: block, start_from: now": {Order: delivery.OrderTotal, OnDead: delivery.OnDeadBlock, StartFrom: "now"},
-		"shards: 2": {Shards: 2},
+		"order: total, on_dead: block, start_from: now": {Order: delivery.OrderTotal, OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}, StartFrom: "now"},
+		"on_dead.then: block":                           {OnDead: delivery.OnDead{To: "parking", Then: delivery.OnDeadBlock}},
+		"shards: 2":                                     {Shards: 2},
 	} {
 		if got := strings.Join(l.NeedsStream(), ", "); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -132,7 +133,7 @@ func TestWordsOfLanes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if !slices.Contains([]delivery.OnDead{delivery.OnDeadContinue, delivery.OnDeadBlock}, delivery.Lane{}.WithDefaults().OnDead) {
+	if !slices.Contains([]delivery.LaterEvents{delivery.OnDeadContinue, delivery.OnDeadBlock}, delivery.Lane{}.WithDefaults().OnDead.Then) {
 		t.Error("the default of OnDead has no constant")
 	}
 }

@@ -50,10 +50,10 @@ func TestBatchsKeepOrder(t *testing.T) {
 	t.Parallel()
 	for name, configure := range map[string]func(*LaneConfig){
 		"ordered": func(*LaneConfig) {},
-		"blocks":  func(c *LaneConfig) { c.OnDead = delivery.OnDeadBlock },
+		"blocks":  func(c *LaneConfig) { c.OnDead.Then = delivery.OnDeadBlock },
 		"none":    func(c *LaneConfig) { c.Order = delivery.OrderNone },
 		"total":   func(c *LaneConfig) { c.Order = delivery.OrderTotal },
-		"both":    func(c *LaneConfig) { c.Order, c.OnDead = delivery.OrderTotal, delivery.OnDeadBlock },
+		"both":    func(c *LaneConfig) { c.Order, c.OnDead.Then = delivery.OrderTotal, delivery.OnDeadBlock },
 	} {
 		for _, kind := range []string{"one", "batch", "keeper"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {

@@ -20,7 +20,7 @@ type Receiver struct {
 	Exact bool
 }
 
-// CheckDeadLetters checks delivery.Lane.DeadLettersTo of all destinations. It returns every mistake, joined, each a
+// CheckDeadLetters checks delivery.OnDead.To of all destinations. It returns every mistake, joined, each a
 // [*handlers.FieldError] whose path begins with the name of the destination.
 //
 // A receiver has no routes: an event and the report of its dead letter would share one row, and a stream would confuse
@@ -33,12 +33,12 @@ func CheckDeadLetters(all []Receiver) error {
 	}
 	var errs []error
 	for i := range all {
-		to := all[i].Lane.DeadLettersTo
+		to := all[i].Lane.OnDead.To
 		if to == "" {
 			continue
 		}
 		wrong := func(format string, args ...any) {
-			errs = append(errs, field.Errorf(all[i].Name+".dead_letters_to", format, args...))
+			errs = append(errs, field.Errorf(all[i].Name+".on_dead.to", format, args...))
 		}
 		receiver, path := byName[to], circle(byName, &all[i])
 		switch {
@@ -61,7 +61,7 @@ func CheckDeadLetters(all []Receiver) error {
 func circle(byName map[string]*Receiver, from *Receiver) (path []string) {
 	path = []string{from.Name}
 	for at, n := from, 0; at != nil && n < len(byName); n++ {
-		to := at.Lane.DeadLettersTo
+		to := at.Lane.OnDead.To
 		if path = append(path, to); to == from.Name {
 			return path
 		}

@@ -81,7 +81,7 @@ type Destination struct {
 	// Shard is the shard number of the lane, from 0 to Shards less 1.
 	Shard int
 	LaneConfig
-	// Unordered, Total and BlockOnDead are decoded from LaneConfig.Order and OnDead.
+	// Unordered, Total and BlockOnDead are decoded from LaneConfig.Order and OnDead.Then.
 	Unordered, Total, BlockOnDead bool
 	// Position is the handler if it keeps the position of its destination; otherwise nil.
 	Position delivery.PositionStore
@@ -92,7 +92,7 @@ type Destination struct {
 func newDestination(name string, cfg LaneConfig) Destination {
 	return Destination{
 		Name: name, LaneConfig: cfg,
-		Unordered: cfg.Order == delivery.OrderNone, Total: cfg.Order == delivery.OrderTotal, BlockOnDead: cfg.OnDead == delivery.OnDeadBlock,
+		Unordered: cfg.Order == delivery.OrderNone, Total: cfg.Order == delivery.OrderTotal, BlockOnDead: cfg.OnDead.Then == delivery.OnDeadBlock,
 	}
 }
 

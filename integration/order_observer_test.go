@@ -238,7 +238,7 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 		r.Add(notifyd.Destination{Name: "fast", Handler: one("fast"), Lane: lane}),
 		r.Add(notifyd.Destination{Name: "slow", Handler: batch, Lane: with(func(l *delivery.Lane) { l.Batch, l.Concurrency = 5, 4 })}),
 		r.Add(notifyd.Destination{Name: "stream", Handler: streamHandler{one("stream")}, Lane: with(func(l *delivery.Lane) { l.Batch, l.Concurrency = 20, 2 })}),
-		r.Add(notifyd.Destination{Name: "strict", Handler: one("strict"), Lane: with(func(l *delivery.Lane) { l.OnDead = delivery.OnDeadBlock })}),
+		r.Add(notifyd.Destination{Name: "strict", Handler: one("strict"), Lane: with(func(l *delivery.Lane) { l.OnDead.Then = delivery.OnDeadBlock })}),
 		r.Add(notifyd.Destination{Name: "late", Handler: one("late"), Lane: with(func(l *delivery.Lane) {
 			l.Backoff.Initial, l.Backoff.Max, l.Backoff.Multiplier = 400*time.Millisecond, 400*time.Millisecond, 1
 		})}),

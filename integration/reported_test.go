@@ -22,9 +22,9 @@ func parking(t *testing.T, refuse delivery.HandlerFunc, park, last delivery.Hand
 	t.Helper()
 	return func(r *notifyd.Relay) {
 		for _, d := range []notifyd.Destination{
-			{Name: "mail", Handler: refuse, Lane: delivery.Lane{DeadLettersTo: "parking", MaxAttempts: 2, Backoff: quick()}},
-			{Name: "hook", Handler: refuse, Lane: delivery.Lane{DeadLettersTo: "parking", MaxAttempts: 2, Backoff: quick()}},
-			{Name: "parking", Handler: park, Lane: delivery.Lane{DeadLettersTo: "last", MaxAttempts: 3, Backoff: quick(), ExpiresAfter: time.Millisecond}},
+			{Name: "mail", Handler: refuse, Lane: delivery.Lane{OnDead: delivery.OnDead{To: "parking"}, MaxAttempts: 2, Backoff: quick()}},
+			{Name: "hook", Handler: refuse, Lane: delivery.Lane{OnDead: delivery.OnDead{To: "parking"}, MaxAttempts: 2, Backoff: quick()}},
+			{Name: "parking", Handler: park, Lane: delivery.Lane{OnDead: delivery.OnDead{To: "last"}, MaxAttempts: 3, Backoff: quick(), ExpiresAfter: time.Millisecond}},
 			{Name: "last", Handler: last},
 		} {
 			if err := r.Add(d); err != nil {
@@ -238,10 +238,10 @@ func TestReportsAreRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for want, lanes := range map[string]map[string]delivery.Lane{
-		`a.dead_letters_to: there is no destination "nobody"`:        {"a": {DeadLettersTo: "nobody"}},
-		`a.dead_letters_to: a route leads to "routed"`:               {"a": {DeadLettersTo: "routed"}, "routed": {}},
-		`a.dead_letters_to: "b" has several shards`:                  {"a": {DeadLettersTo: "b"}, "b": {Shards: 2}},
-		`b.dead_letters_to: dead letters would go round in a circle`: {"a": {DeadLettersTo: "b"}, "b": {DeadLettersTo: "c"}, "c": {DeadLettersTo: "b"}},
+		`a.on_dead.to: there is no destination "nobody"`:        {"a": {OnDead: delivery.OnDead{To: "nobody"}}},
+		`a.on_dead.to: a route leads to "routed"`:               {"a": {OnDead: delivery.OnDead{To: "routed"}}, "routed": {}},
+		`a.on_dead.to: "b" has several shards`:                  {"a": {OnDead: delivery.OnDead{To: "b"}}, "b": {Shards: 2}},
+		`b.on_dead.to: dead letters would go round in a circle`: {"a": {OnDead: delivery.OnDead{To: "b"}}, "b": {OnDead: delivery.OnDead{To: "c"}}, "c": {OnDead: delivery.OnDead{To: "b"}}},
 	} {
 		r, err := notifyd.New(e.pool, notifyd.Config{})
 		if err != nil {

@@ -5,7 +5,7 @@ package main
 // everySetting are destinations that together have every setting of every type, with a
 // value that is not the default.
 const everySetting = `
-  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: continue, dead_letters_to: email-2, shards: 5, rate_limit: 500/m, rate_burst: 20, rate_key: payload.customer_id, expires_after: 24h, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
+  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: {to: email-2, then: block}, shards: 5, rate_limit: 500/m, rate_burst: 20, rate_key: payload.customer_id, expires_after: 24h, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
   email-1:
     type: email
     host: smtp.example.com

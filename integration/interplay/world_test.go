@@ -225,7 +225,7 @@ func (w *world) lane(d *destination, stream bool) delivery.Lane {
 		l.Shards = max(1, d.shards)
 	}
 	if d.block && stream {
-		l.OnDead = delivery.OnDeadBlock
+		l.OnDead.Then = delivery.OnDeadBlock
 	}
 	if d.beginning && stream {
 		l.StartFrom = "beginning"

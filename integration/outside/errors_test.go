@@ -58,7 +58,7 @@ func TestErrorsOfRun(t *testing.T) {
 		"total order":  {mode: outboxsql.ModeQueue, lane: delivery.Lane{Order: delivery.OrderTotal}, want: notifyd.ErrNeedsStream},
 		"shards":       {mode: outboxsql.ModeQueue, lane: delivery.Lane{Shards: 2}, want: notifyd.ErrNeedsStream},
 		"a start":      {mode: outboxsql.ModeQueue, lane: delivery.Lane{StartFrom: "beginning"}, want: notifyd.ErrNeedsStream},
-		"dead letters": {mode: outboxsql.ModeQueue, lane: delivery.Lane{OnDead: delivery.OnDeadBlock}, want: notifyd.ErrNeedsStream},
+		"dead letters": {mode: outboxsql.ModeQueue, lane: delivery.Lane{OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}}, want: notifyd.ErrNeedsStream},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

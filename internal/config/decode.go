@@ -4,6 +4,8 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -38,6 +40,8 @@ func (d *decoder) decode(n *node, v reflect.Value, r field.Rule, path string) {
 	}
 	switch k := v.Kind(); {
 	case d.decodeSpecial(n, v, r, path):
+	case r.Short != "":
+		d.decodeShort(n, settingsOf(v), r, path)
 	case k == reflect.Struct:
 		d.decodeStruct(n, path, settingsOf(v))
 	case k == reflect.Slice:
@@ -108,6 +112,28 @@ func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 		if !known[e.name] {
 			d.list.add(e.value.key, join(path, e.name), "unknown key %s%s%s", showKey(e.name), in(path), suggest(e.name, names))
 		}
+	}
+}
+
+// decodeShort fills fields from a mapping, or the field of the key r.Short, which is a word, from a scalar. A mapping has one
+// required key, whose text is not empty.
+func (d *decoder) decodeShort(n *node, fields []setting, r field.Rule, path string) {
+	short := settingOf(fields, r.Short)
+	i := slices.IndexFunc(fields, func(s setting) bool { return s.rule.Required })
+	required := fields[i]
+	switch {
+	case n.kind == kindMap:
+		fields[i].rule.Required = false // the message below has a cure
+		d.decodeStruct(n, path, fields)
+		if at := join(path, required.name); required.targets[0].IsZero() && !d.list.explains(at) {
+			d.list.add(locate(n, required.name), at, "%s: missing: add the %s, or write %s: %s", at, required.rule.Kind, path[strings.LastIndexByte(path, '.')+1:], short.targets[0])
+		}
+	case n.kind != kindScalar:
+		d.wrong(n, path, strings.Join(short.rule.Enum, ", ")+" or a mapping of keys and values")
+	case n.tag == "!!str" && !n.hidden && !slices.Contains(short.rule.Enum, n.text) && didYouMean(n.text, short.rule.Enum) == "":
+		d.list.add(n.at, path, "%s: %s is not one of %s: write {%s: %s} if it is the %s", path, show(n), strings.Join(short.rule.Enum, ", "), required.name, n.text, required.rule.Kind)
+	default:
+		d.decodeScalar(n, short.targets[0], short.rule, path)
 	}
 }
 

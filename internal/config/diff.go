@@ -201,7 +201,7 @@ func flatten(all []leaf, path string, shown, actual *yaml.Node) []leaf {
 	switch {
 	case shown == nil || actual == nil:
 		return all
-	case shown.Kind == yaml.MappingNode:
+	case shown.Kind == yaml.MappingNode && shown.Style != yaml.FlowStyle: // a mapping on one line is one setting
 		for i := 0; i+1 < len(shown.Content); i += 2 {
 			all = flatten(all, join(path, shown.Content[i].Value), shown.Content[i+1], actual.Content[i+1])
 		}

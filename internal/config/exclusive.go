@@ -60,8 +60,8 @@ func (c *Config) reached(routes []Route) map[string]bool {
 	}
 	for range c.Destinations { // a chain has each destination once
 		for i := range c.Destinations {
-			if d := &c.Destinations[i]; used[d.Name] && d.DeadLettersTo != "" {
-				used[d.DeadLettersTo] = true
+			if d := &c.Destinations[i]; used[d.Name] && d.OnDead.To != "" {
+				used[d.OnDead.To] = true
 			}
 		}
 	}

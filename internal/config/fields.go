@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/field"
@@ -43,6 +44,11 @@ func merge(all []setting, s setting) []setting {
 		}
 	}
 	return append(all, s)
+}
+
+// settingOf returns the setting of a name, which exists.
+func settingOf(all []setting, name string) setting {
+	return all[slices.IndexFunc(all, func(s setting) bool { return s.name == name })]
 }
 
 // keyOf returns the key of a field, "" if it has none, and whether the field is

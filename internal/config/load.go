@@ -25,8 +25,7 @@ func LoadDatabase(path, url string, lookup LookupEnv) (*Config, error) {
 }
 
 // LoadRoutes is [Load] for commands that deliver nothing: it reads what [LoadDatabase]
-// does, routes and admin, and of the destinations their names, types, order,
-// on_dead and dead_letters_to.
+// does, routes and admin, and of the destinations their names, types, order and on_dead.
 // Their Settings are nil, so that such a command needs no secrets.
 func LoadRoutes(path, url string, lookup LookupEnv) (*Config, error) {
 	return load(path, nil, lookup, routesPart(url))

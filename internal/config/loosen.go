@@ -2,11 +2,13 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/invopop/jsonschema"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // expansionPattern matches a text with an expansion, which may stand for any scalar.
@@ -65,6 +67,13 @@ func loosenType(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
 		s.Pattern = expansionPattern // for strings: the number comes from elsewhere
 		return []string{s.Type, "string"}, nil
 	}
+}
+
+// loosenShort completes the schema of a mapping for which one of its words may stand.
+func loosenShort(s *jsonschema.Schema, r field.Rule) {
+	mapping, word := *s, property(s, r.Short)
+	mapping.Type, mapping.Extras, mapping.Description = "object", nil, ""
+	*s = jsonschema.Schema{Default: word.Default, AnyOf: append(slices.Clip(word.AnyOf), &mapping)}
 }
 
 func loosenSlice(s *jsonschema.Schema, v reflect.Value) ([]string, error) {

@@ -148,7 +148,7 @@ func (c *Config) warn(root *node, file string) {
 		routed[name] = true
 	}
 	for i := range c.Destinations {
-		routed[c.Destinations[i].DeadLettersTo] = true
+		routed[c.Destinations[i].OnDead.To] = true
 	}
 	add := func(path, format string, args ...any) {
 		at := locate(root, path)

@@ -59,7 +59,7 @@ func (p part) of(root *yaml.Node) *yaml.Node {
 }
 
 func nameOnly(key string, value *yaml.Node) *yaml.Node {
-	if slices.Contains([]string{"type", "order", "on_dead", "dead_letters_to"}, key) {
+	if slices.Contains([]string{"type", "order", "on_dead"}, key) {
 		return value
 	}
 	return nil

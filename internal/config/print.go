@@ -13,6 +13,7 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // Print writes the effective configuration as YAML: the settings of the file, and
@@ -92,7 +93,22 @@ func (p printer) setting(s setting, path string) *yaml.Node {
 	if o, is := reflect.TypeAssert[Outboxes](v); is && !o.Used() {
 		return nil
 	}
-	return p.encode(s.targets[0], join(path, s.name))
+	if s.rule.Short != "" {
+		return p.encodeShort(v, s.rule, join(path, s.name))
+	}
+	return p.encode(v, join(path, s.name))
+}
+
+// encodeShort returns the node for a struct, the setting at path: the scalar that stands for it, if only the field of the key
+// r.Short is set.
+func (p printer) encodeShort(v reflect.Value, r field.Rule, path string) *yaml.Node {
+	all := settingsOf(v)
+	if !slices.ContainsFunc(all, func(s setting) bool { return s.name != r.Short && !s.targets[0].IsZero() }) {
+		return p.encode(settingOf(all, r.Short).targets[0], path)
+	}
+	m := p.encode(v, path)
+	m.Style = yaml.FlowStyle
+	return m
 }
 
 // encode returns the node for v, the setting at path; nil if v is nil.

@@ -169,6 +169,10 @@ func rowOf(s setting, prefix string) (row, error) {
 	if r.meaning == "" {
 		return r, fmt.Errorf("%s: %w", r.key, errNoDescription)
 	}
+	if s.rule.Short != "" {
+		short := settingOf(settingsOf(s.targets[0]), s.rule.Short)
+		r.kind, r.unset = kindOf(short.targets[0].Type(), short.rule)+" or mapping", words([]string{short.targets[0].String()})
+	}
 	if r.kind == "" {
 		r.kind = kindOf(s.targets[0].Type(), s.rule)
 	}

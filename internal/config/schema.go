@@ -158,6 +158,9 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
 		if err := loosen(p, f.targets[0], or...); err != nil {
 			return err
 		}
+		if f.rule.Short != "" {
+			loosenShort(p, f.rule)
+		}
 		if f.rule.Unset != "" {
 			p.Default = nil // it is a value that other settings decide
 		}

@@ -41,6 +41,17 @@ func TestSchemaAndParseAgree(t *testing.T) {
 		"duration 0":              {head + "retention: {keep: 0}\n", true},
 		"duration '0'":            {head + "retention: {keep: '0'}\n", true},
 		"durations":               {head + "retention: {keep: 1d12h}\nrelay: {lease: 1.5h, lock_budget: 1.5ms, poll_interval: 5000us}\n", true},
+		"on dead":                 {mail + "    on_dead: block\n", true},
+		"on dead, expanded":       {mail + "    on_dead: ${env:W}\n", true},
+		"on dead, null":           {mail + "    on_dead:\n", true},
+		"dead letters to":         {mail + "    on_dead: {to: b}\n  b: {type: log, on_dead: {to: c, then: block}}\n  c: {type: log}\n", true},
+		"dead letters to, null":   {mail + "    on_dead: {to: b, then: }\n  b: {type: log}\n", true},
+		"dead letters nowhere":    {mail + "    on_dead: {then: block}\n", false},
+		"dead letters to null":    {mail + "    on_dead: {to: }\n", false},
+		"dead letters in a list":  {mail + "    on_dead: [b]\n  b: {type: log}\n", false},
+		"unknown on dead":         {mail + "    on_dead: b\n  b: {type: log}\n", false},
+		"unknown key on dead":     {mail + "    on_dead: {to: b, than: block}\n  b: {type: log}\n", false},
+		"unknown then":            {mail + "    on_dead: {to: b, then: blok}\n  b: {type: log}\n", false},
 		"no version":              {"log: {level: info}\n", false},
 		"version 2":               {"version: 2\n", false},
 		"version text":            {"version: '1'\n", false},
@@ -82,7 +93,7 @@ func TestSchemaAndParseAgree(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, parseErr := parse(t, c.in, "N=5", "B=true", "D=5s", "M=tls")
+			_, parseErr := parse(t, c.in, "N=5", "B=true", "D=5s", "M=tls", "W=block")
 			schemaErr := s.Validate(schematest.Instance(t, []byte(c.in)))
 			if c.good != (parseErr == nil) || c.good != (schemaErr == nil) {
 				t.Errorf("good: %v\nParse:  %v\nschema: %v", c.good, parseErr, schemaErr)

@@ -27,6 +27,8 @@ type Rule struct {
 	Zero string
 	// Former are former words and their replacements: `former:"true=aggregate"`.
 	Former map[string]string
+	// Short is `short:"..."` on a field that is a struct: the key of the mapping that a scalar stands for.
+	Short string
 	// IfSet is true for `print:"set"`: the setting is printed only if it is set.
 	IfSet bool
 	// Description is `jsonschema_description:"..."`, with code in single quotes.
@@ -40,7 +42,7 @@ type Rule struct {
 // RuleOf reads the tags of a field.
 func RuleOf(tag reflect.StructTag) Rule {
 	r := Rule{
-		Default: tag.Get("default"), Zero: tag.Get("zero"), IfSet: tag.Get("print") == "set",
+		Default: tag.Get("default"), Zero: tag.Get("zero"), Short: tag.Get("short"), IfSet: tag.Get("print") == "set",
 		Description: tag.Get("jsonschema_description"), Kind: tag.Get("kind"), Unset: tag.Get("unset"),
 	}
 	for word := range strings.SplitSeq(tag.Get("former"), ",") {

@@ -269,7 +269,7 @@ func entryOf(w *Work, d *dispatch.Destination, a *dispatch.Answer) deliveries.En
 	e := w.Entry(d.Name, deliveries.Retry)
 	e.Failures, e.Delay = a.Failures, a.Delay
 	if a.Verdict == dispatch.VerdictDead {
-		e.State, e.ReportTo = deliveries.Dead, d.DeadLettersTo
+		e.State, e.ReportTo = deliveries.Dead, d.OnDead.To
 	}
 	if a.Err != nil {
 		e.Class, e.Err = a.Class.String(), a.Err.Error()

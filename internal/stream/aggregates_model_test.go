@@ -84,7 +84,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		m.order.Order = delivery.OrderTotal
 	}
 	if m.blocks = rng.IntN(2) == 0; m.blocks {
-		m.order.OnDead = delivery.OnDeadBlock
+		m.order.OnDead.Then = delivery.OnDeadBlock
 	}
 	m.order.Concurrency, m.order.MaxAttempts = 1+rng.IntN(4), 1+rng.IntN(4)
 	m.order.LongestPause = 10 * time.Millisecond

@@ -130,7 +130,7 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 		}
 		out.State, out.Class, out.Err, out.Delay = deliveries.Parked, "", "", 0
 	case dispatch.VerdictDead:
-		out.State, out.ReportTo = deliveries.Dead, s.lane.Destination().DeadLettersTo
+		out.State, out.ReportTo = deliveries.Dead, s.lane.Destination().OnDead.To
 	default:
 		out.State = deliveries.Retry
 	}

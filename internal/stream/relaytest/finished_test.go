@@ -55,7 +55,7 @@ func TestManyDeadLettersOfOneLine(t *testing.T) {
 		replayAmongDead(t, pool, dead, false, delivery.Lane{})
 		// The stream begins anew. What the first relay has replayed is no longer dead.
 		beginBehind(t, pool)
-		replayAmongDead(t, pool, dead-replayedOrders, true, delivery.Lane{OnDead: delivery.OnDeadBlock})
+		replayAmongDead(t, pool, dead-replayedOrders, true, delivery.Lane{OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}})
 	})
 	t.Run("total", func(t *testing.T) {
 		t.Parallel()

@@ -38,8 +38,8 @@ type simulation struct {
 // destinations of a simulation, and their differences.
 func simulatedDestinations() map[string]delivery.Lane {
 	return map[string]delivery.Lane{
-		"goes": {}, "blocks": {OnDead: delivery.OnDeadBlock, Concurrency: 3}, "none": {Order: delivery.OrderNone},
-		"total": {Order: delivery.OrderTotal}, "total blocks": {Order: delivery.OrderTotal, OnDead: delivery.OnDeadBlock, Concurrency: 3},
+		"goes": {}, "blocks": {OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}, Concurrency: 3}, "none": {Order: delivery.OrderNone},
+		"total": {Order: delivery.OrderTotal}, "total blocks": {Order: delivery.OrderTotal, OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}, Concurrency: 3},
 	}
 }
 

@@ -207,7 +207,7 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 			lane := delivery.Lane{Order: delivery.OrderTotal, Backoff: quick()}
 			want := ascending(1, 1000)
 			if free != nil {
-				lane.OnDead = delivery.OnDeadBlock
+				lane.OnDead.Then = delivery.OnDeadBlock
 			}
 			stop := r.start(lane)
 			defer func() { stop() }()
@@ -521,7 +521,7 @@ func TestTotalDespiteDeadLetters(t *testing.T) {
 	r.insert(10)
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) VALUES (2, 'orders', 'a', 'dead', 5)`)
 	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 5`)
-	stop := r.start(delivery.Lane{Order: delivery.OrderTotal, OnDead: delivery.OnDeadBlock})
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal, OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}})
 	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 5 })
 	stop()
 	if !slices.Equal(got, ascending(6, 10)) {
@@ -538,7 +538,7 @@ func TestTotalNoMore(t *testing.T) {
 	testdb.Exec(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_class, last_error)
 		VALUES (7, 'orders', 'a', 'dead', 1, '*', 'event', 'x'), (14, 'orders', 'a', 'parked', 0, '*', NULL, NULL), (21, 'orders', 'a', 'parked', 0, '*', NULL, NULL)`)
 	testdb.Exec(t, r.pool, `UPDATE outbox_mode SET origin_head = 21, origin_open = '{}'`)
-	stop := r.start(delivery.Lane{OnDead: delivery.OnDeadBlock, Backoff: quick()})
+	stop := r.start(delivery.Lane{OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}, Backoff: quick()})
 	got := r.until("both are delivered", func(tries []int64) bool { return len(tries) >= 2 })
 	stop()
 	slices.Sort(got)

@@ -12,9 +12,9 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestDeadLettersTo: a daemon sends a dead letter to the destination that the file names, and shows the delivery there
+// TestOnDeadTo: a daemon sends a dead letter to the destination that the file names, and shows the delivery there
 // as one of the event. check-config names a receiver that is missing.
-func TestDeadLettersTo(t *testing.T) {
+func TestOnDeadTo(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
@@ -47,13 +47,13 @@ func TestDeadLettersTo(t *testing.T) {
 database: {url: 'DB'}
 admin: {listen: '127.0.0.1:0'}
 destinations:
-  partner: {type: webhook, url: URL/partner, dead_letters_to: parking}
+  partner: {type: webhook, url: URL/partner, on_dead: {to: parking}}
   parking: {type: webhook, url: URL/parking, longest_pause: 100ms}
 routes: [{match: '*', to: partner}]
 `)
 			missing := file(t, strings.Replace(text, "  parking:", "  park:", 1))
 			if got := invoke(t, "check-config", "-c", missing); got.code != command.ExitConfig ||
-				!strings.Contains(got.stderr, `:5:`) || !strings.Contains(got.stderr, `destinations.partner.dead_letters_to: there is no destination "parking": add it`) {
+				!strings.Contains(got.stderr, `:5:`) || !strings.Contains(got.stderr, `destinations.partner.on_dead.to: there is no destination "parking": add it`) {
 				t.Errorf("check-config of a missing receiver: %+v", got)
 			}
 			path := file(t, text)
