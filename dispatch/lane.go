@@ -1218,7 +1218,7 @@ func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.dest.Name, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.workers.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
+		Name: l.dest.Name, DeadLettersTo: l.dest.OnDead.To, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.workers.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
 	}
 	counts := l.countsLocked()
 	if counts {

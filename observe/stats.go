@@ -127,6 +127,8 @@ type NotBegun struct {
 // as unwell as the worst of the shards that this relay delivers.
 type DestinationStats struct {
 	Name string
+	// DeadLettersTo is the destination that receives a report of each dead letter; empty if none does.
+	DeadLettersTo string
 	// Delivered, Failed, Dead and Released count answers: acknowledged, to be retried, dead, and
 	// released or quarantined without counting an attempt.
 	Delivered, Failed, Dead, Released uint64

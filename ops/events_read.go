@@ -102,7 +102,8 @@ func eventBounds(column string) string {
 // sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line,
 // waiting or dead, by the indexes of lines: with equal columns the planner may prefer the primary key, all of it.
 const sqlRows = `SELECT d.event_id, d.event_type, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, ''),
-	CASE d.state WHEN 'dead' THEN coalesce(d.error_fingerprint, '') ELSE '' END, %s, %s, line.event_id, line.state
+	CASE d.state WHEN 'dead' THEN coalesce(d.error_fingerprint, '') ELSE '' END,
+	nullif(ARRAY(SELECT l ->> 'destination' FROM jsonb_array_elements(d.dead_letters) WITH ORDINALITY AS r(l, n) WHERE l ->> 'destination' IS NOT NULL ORDER BY n), '{}'), %s, %s, line.event_id, line.state
 	FROM {deliveries} AS d LEFT JOIN LATERAL (SELECT * FROM ((SELECT o.event_id, o.state FROM {deliveries} AS o
 		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state IN ('retry', 'parked') AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
 		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1)
@@ -133,7 +134,7 @@ func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw
 		var eventType string
 		var first *int64
 		var state *State
-		err := scanned.Scan(&id, &eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error, &r.Fingerprint, &r.next, &r.at, &first, &state)
+		err := scanned.Scan(&id, &eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error, &r.Fingerprint, &r.Reports, &r.next, &r.at, &first, &state)
 		if err != nil {
 			return struct{}{}, err
 		}

@@ -55,6 +55,20 @@ func TestQueue(t *testing.T) {
 		if err != nil || sentence(&e.Destinations[1]) != "next try TIME, held back last TIME, 3 attempts" || e.Destinations[1].Class != "" {
 			t.Errorf("held back by a rate limit: %+v, %v", e, err)
 		}
+		d.exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (11, 'a', '1', 'done')`)
+		for letters, want := range map[string]string{
+			`[{"destination": "mail"}]`:                          "due now, reports the dead letter of mail",
+			`[{"destination": "mail"}, {"destination": "hook"}]`: "due now, reports the dead letters of mail, hook",
+			`[null, {"destination": "mail", "error": "no"}]`:     "due now, reports the dead letter of mail", // the first is the event itself
+			`[null]`: "due now", `[]`: "due now", `["by hand", [], 1]`: "due now",
+		} {
+			d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, dead_letters) VALUES (11, 'parking', 'a', 'retry', $1)
+				ON CONFLICT (event_id, destination) DO UPDATE SET dead_letters = excluded.dead_letters`, letters)
+			e, err := d.store.Event(t.Context(), 11)
+			if err != nil || sentence(&e.Destinations[0]) != want {
+				t.Errorf("reports %s: %+v, %v, want %q", letters, e, err, want)
+			}
+		}
 		if _, err := d.store.Event(t.Context(), 100); !errors.Is(err, ops.ErrNoEvent) {
 			t.Errorf("of no event: %v", err)
 		}

@@ -96,6 +96,8 @@ type Destination struct {
 	// Drops are the settings by which the destination may have passed the event without receiving it, of one that is passed:
 	// expires_after, when.
 	Drops []string `json:"drops,omitempty"`
+	// Reports are the destinations whose dead letters this delivery reports, the next one first; see [delivery.OnDead].
+	Reports []string `json:"reports,omitempty"`
 	// Class is the party at fault for the last failure: event, destination or relay. It is empty while the rate limit
 	// holds the delivery back.
 	Class string `json:"error_class,omitempty"`

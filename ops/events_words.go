@@ -16,6 +16,19 @@ type Phrase struct {
 
 // Words describes the delivery in English, beyond its state and its error; now is the time of the request.
 func (d *Destination) Words(now time.Time) []Phrase {
+	all := d.words(now)
+	switch names := strings.Join(d.Reports, ", "); len(d.Reports) {
+	case 0:
+	case 1:
+		all = append(all, Phrase{Text: ", reports the dead letter of " + names})
+	default:
+		all = append(all, Phrase{Text: ", reports the dead letters of " + names})
+	}
+	return all
+}
+
+// words is Words without the reports.
+func (d *Destination) words(now time.Time) []Phrase {
 	text := func(format string, args ...any) []Phrase { return []Phrase{{Text: fmt.Sprintf(format, args...)}} }
 	switch d.State {
 	case Waiting, Fresh:
@@ -43,7 +56,7 @@ func (d *Destination) Words(now time.Time) []Phrase {
 	case Filtered:
 		return text("by when of its route, as it is configured now: %s", d.Condition)
 	case NotRouted:
-		return text("such events are not for this destination")
+		return text("no route sends such events to this destination")
 	case Passed:
 		if len(d.Drops) > 0 {
 			return text("past it: acknowledged, or not sent because of %s, which is not stored", strings.Join(d.Drops, " or "))

@@ -63,8 +63,19 @@ routes: [{match: '*', to: partner}]
 			startDaemon(t, nil, "run", "-c", path)
 			publishTo(t, url, "order.placed", `{"order": 1042}`)
 			until(t, url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE destination = 'partner' AND state = 'dead' OR destination = 'parking' AND last_error IS NOT NULL`)
-			if got := invoke(t, "events", "show", "1", "-c", path); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner: dead") || !regexp.MustCompile(`parking: (waiting|running)`).MatchString(got.stdout) { // an attempt may be under way
+			if got := invoke(t, "events", "show", "1", "-c", path); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner: dead") || !regexp.MustCompile(`parking: (waiting|running).*, reports the dead letter of partner\n`).MatchString(got.stdout) { // an attempt may be under way
 				t.Errorf("events show: %+v", got)
+			}
+			for _, form := range []string{"table", "json"} {
+				if got := invoke(t, "status", "-c", path, "-o", form); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner has 1 dead letter; dead letters go to parking.") {
+					t.Errorf("status: %+v", got)
+				}
+				if got := invoke(t, "doctor", "-c", path, "-o", form); !strings.Contains(got.stdout, "no such customer. Dead letters go to parking.") {
+					t.Errorf("doctor: %+v", got)
+				}
+			}
+			if got := invoke(t, "status", "-c", path, "-o", "json"); !regexp.MustCompile(`"dead_letters_to": \{\s+"partner": "parking"\s+\}`).MatchString(got.stdout) {
+				t.Errorf("status: %+v", got)
 			}
 			close(open)
 			got := testenv.Receive(t, patience, "the dead letter", parked)

@@ -24,7 +24,8 @@ type laneCard struct {
 	Known                     bool          // the two above are
 	Elsewhere                 bool          // of another relay
 	ReadOnly                  bool
-	DeadLink, Anchor          string
+	DeadLink, ReceiverLink    string // ReceiverLink leads to the destination that gets the dead letters
+	Anchor                    string
 	Link, Live                string
 	Single                    bool // the card has a separate page
 }
@@ -84,6 +85,7 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
 		}
 		card.DeadLink = o.base + "dead?destination=" + url.QueryEscape(card.Name)
+		card.ReceiverLink = o.destinationPath(card.DeadLettersTo)
 		card.Link, card.Live = o.destinationPath(card.Name), o.base+"live/destination?name="+url.QueryEscape(card.Name)
 		all = append(all, card)
 	}

@@ -54,6 +54,31 @@ func TestOverview(t *testing.T) {
 	}
 }
 
+// TestReceiverOfDeadLetters: the pages of a destination and of a dead letter name the destination that gets the report.
+func TestReceiverOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(c *setup) {
+		relay, _ := c.Relay.(*fakeRelay)
+		relay.stats.Destinations = []observe.DestinationStats{{Name: "mail", DeadLettersTo: "parking"}, {Name: "parking"}}
+	})
+	id := s.dead("order.placed", "mail", "550 no such user")
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, dead_letters) VALUES ($1, 'parking', 'order.placed', 'retry', '[{"destination": "mail"}]')`, id)
+	s.awaitReading()
+	const receiver = `<dt>Dead letters go to</dt><dd><a href="/console/destination?name=parking">parking</a></dd>`
+	for path, want := range map[string]string{
+		Path:                                "<p>mail has 1 dead letter; dead letters go to parking.</p>",
+		Path + "destination?name=mail":      receiver,
+		Path + fmt.Sprintf("events/%d", id): `<h3>parking</h3> <span class="badge warn">waiting</span> <span class="what">due now, reports the dead letter of mail</span>`,
+	} {
+		if page := s.get(path); !strings.Contains(page, want) {
+			t.Errorf("%s lacks %q:\n%s", path, want, page)
+		}
+	}
+	if page := s.get(Path + "destination?name=parking"); strings.Contains(page, "Dead letters go to") {
+		t.Errorf("the page of the receiver:\n%s", page)
+	}
+}
+
 // TestResumeFromTheOverview: a paused destination has its button among the problems.
 func TestResumeFromTheOverview(t *testing.T) {
 	t.Parallel()

@@ -136,7 +136,10 @@ func (s snapshot) configured() (names []string) {
 
 // status returns the figures of the snapshot, as "notifyd status" has them.
 func (s snapshot) status() *status.Status {
-	st := &status.Status{At: s.at, Relay: relayOf(s.stats, s.at)}
+	st := &status.Status{At: s.at, Relay: relayOf(s.stats, s.at), DeadLettersTo: make(map[string]string)}
+	for _, d := range s.stats.Destinations {
+		st.DeadLettersTo[d.Name] = d.DeadLettersTo
+	}
 	if s.known() {
 		st.At, st.Backlog, st.Relays, st.Mode = s.reading.backlog.At, s.reading.backlog, s.reading.relays, outboxsql.Mode(s.reading.backlog.Mode)
 		st.Schema = status.Schema{Version: s.reading.schema.Current, Latest: s.reading.schema.Latest, Home: status.HomeOf(s.reading.schema.Home)}

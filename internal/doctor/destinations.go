@@ -22,6 +22,8 @@ type Destination struct {
 	Describe func() (tested, untested string)
 	// Total reports that the destination gets all events one after the other.
 	Total bool
+	// DeadLettersTo is the destination that receives its dead letters; empty if none does.
+	DeadLettersTo string
 	// MaxBytes is the limit of a message, in bytes; 0 for no limit.
 	MaxBytes int
 }
@@ -46,7 +48,7 @@ func (e *exam) checkDestinations(ctx context.Context) []Finding {
 			defer func() { <-turns }()
 			findings[i] = d.examine(ctx)
 			findings[i].Check = "destination " + d.Name
-			e.deliveries(&findings[i], d.Name, relay)
+			e.deliveries(&findings[i], &d, relay)
 		})
 	}
 	wg.Wait()
@@ -89,7 +91,8 @@ func (d Destination) cure() string {
 
 // deliveries adds to a finding the state of the deliveries to a destination, by the tables and the
 // relay: they prove more than the check can.
-func (e *exam) deliveries(f *Finding, name string, relay *status.Relay) {
+func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
+	name := of.Name
 	report := func(s Severity, cure, format string, args ...any) {
 		f.Text += " " + fmt.Sprintf(format, args...)
 		if f.Severity != Error {
@@ -122,6 +125,9 @@ func (e *exam) deliveries(f *Finding, name string, relay *status.Relay) {
 		g := d.DeadLetters[0]
 		report(Warning, "fix the cause, then notifyd dlq replay --destination "+name,
 			"It has %v dead letters; the last error of most of them (event %d, %v ago): %s.", d.Dead, g.EventID, e.ago(g.At), oneLine(g.Error))
+		if of.DeadLettersTo != "" {
+			f.Text += " Dead letters go to " + of.DeadLettersTo + "."
+		}
 	}
 }
 

@@ -15,6 +15,11 @@ func deliveryTroubles() map[string]illness {
 			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'done')`)
 			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'gone', 'a', 'dead')`)
 		}, "unconfigured", Note, "there are dead letters of it: 1.", "notifyd dlq list --destination gone"},
+		"dead letters": {func(p *patient, o *Options) {
+			o.Destinations = []Destination{{Name: "mail", Type: "log", DeadLettersTo: "parking"}}
+			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'done')`)
+			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error) VALUES (1, 'mail', 'a', 'dead', '550')`)
+		}, "destination mail", Warning, " ago): 550. Dead letters go to parking.", "dlq replay --destination mail"},
 		"paused": {func(p *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "log"}}
 			p.Exec(`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES ('mail', 'ann', E'it\nmoves')`)

@@ -204,7 +204,7 @@ func (s *Status) ofDestination(name string) (all list) {
 		all.add(Warning, KindWaiting, name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
 	}
 	if d.Dead.N > 0 {
-		all.add(Warning, KindDead, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s.", name, counted(d.Dead, "dead letter"))
+		all.add(Warning, KindDead, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s%s.", name, counted(d.Dead, "dead letter"), prefixed("; dead letters go to ", s.DeadLettersTo[name]))
 	}
 	return all
 }

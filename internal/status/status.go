@@ -25,6 +25,8 @@ type Options struct {
 	Route func(eventType string) []string
 	// Destinations are the names of the configured destinations; nil if they are not known.
 	Destinations []string
+	// DeadLettersTo has the receivers of dead letters, by the destinations where these die; nil if they are not known.
+	DeadLettersTo map[string]string
 	// Admin is the access to the admin server of a relay; without an address no
 	// relay is queried.
 	Admin admin.Access
@@ -47,6 +49,8 @@ type Status struct {
 	Notify store.NotifyState    `json:"notify"`
 	// Backlog is the backlog of the tables.
 	Backlog observe.Backlog `json:"backlog"`
+	// DeadLettersTo has the receivers of dead letters, by the destinations where these die.
+	DeadLettersTo map[string]string `json:"dead_letters_to,omitempty"`
 	// Relay is the report of the relay at the configured admin address; nil without an address or an answer.
 	Relay *Relay `json:"relay,omitempty"`
 	// Attention lists the problems that last until an operator acts, the most severe first.
@@ -94,7 +98,7 @@ func HomeOf(h outboxsql.Home) *Home {
 // Read queries the database, and the relay if there is an address. A relay that
 // does not answer is not an error; missing tables are reported in Attention.
 func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
-	s := Status{Schema: Schema{Name: o.Schema}, known: o.Destinations, all: o.All}
+	s := Status{Schema: Schema{Name: o.Schema}, DeadLettersTo: o.DeadLettersTo, known: o.Destinations, all: o.All}
 	cfg := conn.Config()
 	s.Database = fmt.Sprintf("%s at %s:%d", cfg.Database, cfg.Host, cfg.Port)
 	state, err := outboxsql.ReadState(ctx, conn, o.Schema)

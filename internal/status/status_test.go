@@ -191,6 +191,22 @@ func TestStateOfDestinations(t *testing.T) {
 	}
 }
 
+// TestReceiverOfDeadLetters: the problem names the destination that gets the dead letters, if there is one.
+func TestReceiverOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := Status{DeadLettersTo: map[string]string{"mail": "parking"}}
+	for _, name := range []string{"mail", "audit"} {
+		s.Backlog.Destinations = append(s.Backlog.Destinations, observe.DestinationBacklog{Name: name, Dead: observe.Count{N: 2}})
+	}
+	s.Attention = s.attention()
+	text := s.Table(View{Clean: strings.TrimSpace})
+	for _, want := range []string{"mail has 2 dead letters; dead letters go to parking.\n", "audit has 2 dead letters.\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
 func relayWith(d RelayDestination) *Relay {
 	d.Name = "mail"
 	return &Relay{Destinations: []RelayDestination{d}}

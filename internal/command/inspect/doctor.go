@@ -123,7 +123,7 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 }
 
 func examined(d config.Destination, h delivery.Handler) doctor.Destination {
-	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == delivery.OrderTotal}
+	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == delivery.OrderTotal, DeadLettersTo: d.OnDead.To}
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}

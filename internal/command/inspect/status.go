@@ -157,6 +157,12 @@ func (f *statusFlags) look(ctx context.Context, a *command.App) (*looker, error)
 	}
 	if c != nil {
 		l.options.Route, l.options.Destinations = c.RouteOf, command.NamesOf(c)
+		l.options.DeadLettersTo = make(map[string]string)
+		for _, d := range c.Destinations {
+			if d.OnDead.To != "" {
+				l.options.DeadLettersTo[d.Name] = d.OnDead.To
+			}
+		}
 		l.options.Admin, l.options.Outbox = daemon.AdminAccess(c, path), f.db.Outbox
 	}
 	return l, nil
