@@ -12,8 +12,8 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestOnDeadTo: a daemon sends a dead letter to the destination that the file names, and shows the delivery there
-// as one of the event. check-config names a receiver that is missing.
+// TestOnDeadTo: from a reload on, a daemon sends a dead letter to the destination that the file names, and shows the
+// delivery there as one of the event. check-config names a receiver that is missing.
 func TestOnDeadTo(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"queue", "stream"} {
@@ -45,7 +45,7 @@ func TestOnDeadTo(t *testing.T) {
 			url := databaseOf(t, mode)
 			text := strings.NewReplacer("DB", url, "URL", server.URL).Replace(`version: 1
 database: {url: 'DB'}
-admin: {listen: '127.0.0.1:0'}
+admin: {listen: '127.0.0.1:0', console: true}
 destinations:
   partner: {type: webhook, url: URL/partner, on_dead: {to: parking}}
   parking: {type: webhook, url: URL/parking, longest_pause: 100ms}
@@ -60,7 +60,11 @@ routes: [{match: '*', to: partner}]
 			if got := invoke(t, "check-config", "-c", path); got.code != command.ExitOK || strings.Contains(got.stderr+got.stdout, "no route") {
 				t.Errorf("check-config: %+v", got)
 			}
-			startDaemon(t, nil, "run", "-c", path)
+			r := startReloadable(t, nil, strings.Replace(text, "{to: parking}", "continue", 1))
+			v := visit(t, r)
+			r.write(t, text)
+			r.reloads <- struct{}{}
+			r.stderr.await(t, saidDelivers)
 			publishTo(t, url, "order.placed", `{"order": 1042}`)
 			until(t, url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE destination = 'partner' AND state = 'dead' OR destination = 'parking' AND last_error IS NOT NULL`)
 			if got := invoke(t, "events", "show", "1", "-c", path); got.code != command.ExitOK || !strings.Contains(got.stdout, "partner: dead") || !regexp.MustCompile(`parking: (waiting|running).*, reports the dead letter of partner\n`).MatchString(got.stdout) { // an attempt may be under way
@@ -76,6 +80,11 @@ routes: [{match: '*', to: partner}]
 			}
 			if got := invoke(t, "status", "-c", path, "-o", "json"); !regexp.MustCompile(`"dead_letters_to": \{\s+"partner": "parking"\s+\}`).MatchString(got.stdout) {
 				t.Errorf("status: %+v", got)
+			}
+			v.awaits("/console/destination?name=partner", `<dt>Dead letters go to</dt><dd><a href="/console/destination?name=parking">parking</a></dd>`)
+			v.awaits("/console/", "partner has 1 dead letter; dead letters go to parking.")
+			if _, page := v.get("/console/events/1"); !strings.Contains(page, ", reports the dead letter of partner</span>") {
+				t.Errorf("the page of the event:\n%s", page)
 			}
 			close(open)
 			got := testenv.Receive(t, patience, "the dead letter", parked)

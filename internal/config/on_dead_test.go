@@ -54,7 +54,8 @@ func TestOnDeadForms(t *testing.T) {
 		{"on_dead: {to: park, then: }", "on_dead: {to: park, then: continue}", "[{on_dead continue {to: park, then: continue}}]", "", delivery.OnDead{To: "park", Then: delivery.OnDeadContinue}},
 		{
 			"on_dead: {to: '${env:NAME}', then: '${env:WORD}'}", "on_dead: {to: '${env:NAME}', then: '${env:WORD}'}", "[{on_dead continue {to: ${env:NAME}, then: ${env:WORD}}}]",
-			"destination a.b: on_dead.then: block", delivery.OnDead{To: "park", Then: delivery.OnDeadBlock},
+			"destination a.b: on_dead.then: block",
+			delivery.OnDead{To: "park", Then: delivery.OnDeadBlock},
 		},
 	} {
 		const others = "  b.c: {type: bare}\n  park: {type: bare}\n"
