@@ -124,7 +124,7 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 	if len(d.DeadLetters) > 0 {
 		g := d.DeadLetters[0]
 		report(Warning, "fix the cause, then notifyd dlq replay --destination "+name,
-			"It has %v dead letters; the last error of most of them (event %d, %v ago): %s.", d.Dead, g.EventID, e.ago(g.At), oneLine(g.Error))
+			"Dead letters: %v; the last error of most of them (event %d, %v ago): %s.", d.Dead, g.EventID, e.ago(g.At), oneLine(g.Error))
 		if of.DeadLettersTo != "" {
 			f.Text += " Dead letters go to " + of.DeadLettersTo + "."
 		}
