@@ -47,6 +47,16 @@ type Event struct {
 	// Outbox is the name of the outbox that the event is from, where a relay has been given one; empty
 	// for nearly all. Ids are unique in one outbox only.
 	Outbox string
+
+	onAck func(Ack) // see OnAck; nil for no middleware that asks
+}
+
+// Ack is what a destination returns with the acknowledgement of an event.
+type Ack struct {
+	// Partition names the partition or shard that has the event.
+	Partition string
+	// Offset is the position of the event in its partition of Kafka; negative if the destination returns none.
+	Offset int64
 }
 
 // DeadLetter is a delivery of the event to another destination, which the relay does not try again.
@@ -120,4 +130,24 @@ func (e *Event) DedupeID() string {
 		id += "-" + e.DeadLetter.id()
 	}
 	return id
+}
+
+// OnAck calls f when the handler reports the acknowledgement of e, before it returns. It is for middleware, which calls it
+// with its own copy of an event: several deliveries may share the original.
+func (e *Event) OnAck(f func(Ack)) {
+	outer := e.onAck
+	e.onAck = func(a Ack) {
+		f(a)
+		if outer != nil {
+			outer(a)
+		}
+	}
+}
+
+// Acknowledged reports the acknowledgement of e. It is for handlers whose destination returns more than a success. It calls
+// ack if middleware asks for the result, and costs nothing otherwise.
+func (e *Event) Acknowledged(ack func() Ack) {
+	if e.onAck != nil {
+		e.onAck(ack())
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
@@ -156,8 +157,15 @@ func (b *batch) stuck(todo []int) bool {
 	})
 }
 
-// answers returns the errors of DeliverBatch.
+// answers returns the errors of DeliverBatch, and reports where the other events are.
 func (b *batch) answers(ctx context.Context) []error {
+	for i, e := range b.events {
+		if r := &b.p.records[i]; b.failure(i) == nil {
+			e.Acknowledged(func() delivery.Ack {
+				return delivery.Ack{Partition: strconv.Itoa(int(r.Partition)), Offset: r.Offset}
+			})
+		}
+	}
 	return outcome.Answers(b.errs, func(err error) error { return b.answer(ctx, err) })
 }
 

@@ -93,7 +93,7 @@ func (h *Handler) send(ctx context.Context, records []types.PutRecordsRequestEnt
 			answers[i].Refused = &awsapi.Reason{Code: *r.ErrorCode, Text: aws.ToString(r.ErrorMessage)}
 			continue
 		}
-		answers[i].Taken = r.SequenceNumber != nil
+		answers[i].Taken, answers[i].Shard = r.SequenceNumber != nil, r.ShardId
 	}
 	return answers, nil
 }

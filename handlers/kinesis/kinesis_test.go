@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
@@ -108,6 +109,26 @@ func TestNothingOvertakes(t *testing.T) {
 				t.Errorf("got %s, want %s, in %d requests", got, want, len(f.Asked()))
 			}
 		})
+	}
+}
+
+// TestAck: the handler reports the shard of each record that Kinesis has taken.
+func TestAck(t *testing.T) {
+	t.Parallel()
+	f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said {
+		return taken(read(t, a), map[int]string{1: "InternalFailure"})
+	})
+	h := deliverytest.Open(t, New, fakeConfig(f))
+	all := awstest.Events(3)
+	acks := make([]string, len(all))
+	for i, e := range all {
+		e.OnAck(func(a delivery.Ack) { acks[i] += fmt.Sprint(a.Partition, a.Offset) })
+	}
+	if errs := h.DeliverBatch(awstest.Context(t), all); errs[0] != nil || errs[1] == nil || errs[2] != nil {
+		t.Fatalf("%v", errs)
+	}
+	if want := []string{"s-1", "", "s-1"}; !slices.Equal(acks, want) {
+		t.Errorf("reported %q, want %q", acks, want)
 	}
 }
 

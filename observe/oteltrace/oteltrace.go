@@ -82,7 +82,18 @@ func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, 
 		}
 	}
 	format.Inject(ctx, headers(out.Headers))
+	if span.IsRecording() {
+		out.OnAck(func(a delivery.Ack) { acknowledged(span, a) })
+	}
 	return ctx, span, &out
+}
+
+// acknowledged adds to the span of an attempt where the event is.
+func acknowledged(span trace.Span, a delivery.Ack) {
+	span.SetAttributes(attribute.String("messaging.destination.partition.id", a.Partition))
+	if a.Offset >= 0 {
+		span.SetAttributes(attribute.Int64("messaging.kafka.offset", a.Offset))
+	}
 }
 
 func isContext(name string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -199,6 +200,39 @@ func TestBatch(t *testing.T) {
 		k, ok := h.(delivery.OrderedBatchHandler)
 		if batches != c.batches || tells != c.tells || (ok && k.KeepsOrder()) != c.keeps {
 			t.Errorf("%s: batches %t, tells %t, keeps order %t", name, batches, tells, ok && k.KeepsOrder())
+		}
+	}
+}
+
+// TestAck: the span of each event of a batch has the partition and the offset that the destination returned. An event without
+// a span asks for nothing.
+func TestAck(t *testing.T) {
+	t.Parallel()
+	spans, mw := tracing(t)
+	handle := delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
+		for i, offset := range []int64{40, -1} {
+			events[i].Acknowledged(func() delivery.Ack { return delivery.Ack{Partition: strconv.Itoa(i), Offset: offset} })
+		}
+		events[2].Acknowledged(func() delivery.Ack {
+			t.Error("an event that is not sampled asks for its acknowledgement")
+			return delivery.Ack{}
+		})
+		return nil
+	})
+	h := mw(handle).(delivery.BatchHandler) //nolint:forcetypeassert // or the test panics
+	if errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, writer), event(2, writer), event(3, unsampled)}); errs != nil {
+		t.Fatal(errs)
+	}
+	got := spans.GetSpans()
+	if len(got) != 2 {
+		t.Fatalf("%d spans", len(got))
+	}
+	for i, want := range []int64{40, -1} {
+		has := attribute.NewSet(got[i].Attributes...)
+		partition, _ := has.Value("messaging.destination.partition.id")
+		offset, found := has.Value("messaging.kafka.offset")
+		if partition.AsString() != strconv.Itoa(i) || found != (want >= 0) || found && offset.AsInt64() != want {
+			t.Errorf("event %d: partition %q, offset %d %t", i+1, partition.AsString(), offset.AsInt64(), found)
 		}
 	}
 }

@@ -80,6 +80,11 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 		answers, err := request(rctx, part)
 		if err == nil {
 			s.Conn.record(b.errs, chunk, answers)
+			for n, i := range chunk {
+				if b.errs[i] == nil && answers[n].Shard != nil {
+					events[i].Acknowledged(func() delivery.Ack { return delivery.Ack{Partition: *answers[n].Shard, Offset: -1} })
+				}
+			}
 			return nil
 		}
 		var api smithy.APIError
@@ -208,6 +213,8 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 type Answer struct {
 	Taken   bool
 	Refused *Reason
+	// Shard names the shard that has taken the entry, for a service with shards.
+	Shard *string
 }
 
 // Reason is why a service has not taken an entry. Ours is true if the service blames
