@@ -28,6 +28,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
@@ -516,6 +517,7 @@ func (p *pauses) follow(ctx context.Context) {
 // a connection only while one of its relays runs. It is safe for concurrent use.
 type Shared struct {
 	listener *listener.Listener
+	leases   *lease.Turns // of streams
 
 	changing sync.Mutex // held while relays come and go
 	stop     func()     // ends the connection; nil without one
@@ -530,7 +532,7 @@ func NewShared(canary time.Duration, log *slog.Logger) *Shared {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Shared{}
+	s := &Shared{leases: lease.NewTurns()}
 	s.listener = listener.New(s.connect, log)
 	if canary > 0 {
 		// It has a channel, an interval and a function, so it is not refused.

@@ -136,7 +136,7 @@ type fakeSession struct {
 	old    bool
 }
 
-func (f *fakeServer) connect(r *fakeRelay) (table, func(), error) {
+func (f *fakeServer) connect(r *fakeRelay) (table, func(error), error) {
 	r.awake()
 	if r.is(func() bool { return r.cut }) {
 		sleep(context.Background(), answerWithin)
@@ -149,7 +149,7 @@ func (f *fakeServer) connect(r *fakeRelay) (table, func(), error) {
 	}
 	s := &fakeSession{server: f, relay: r, name: strconv.Itoa(f.lives), old: f.nowLocked().Sub(f.named) > Term}
 	f.sessions[s] = true
-	return s, func() {
+	return s, func(error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.sessions, s)

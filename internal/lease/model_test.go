@@ -183,7 +183,7 @@ func (m *model) start(i int) {
 	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[shardKey]*fakeShard), ended: make(chan struct{})}
 	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i], Layouts: maps.Clone(m.layouts[i])}
 	w := &fakeWriter{server: m.server, relay: r, slow: m.plan.takes, moves: m.plan.moves}
-	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(), error) { return m.server.connect(r) })
+	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(error), error) { return m.server.connect(r) })
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	m.relays[i] = r

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,27 +27,42 @@ const (
 	createWithin = 15 * time.Second
 )
 
-// session is a dedicated connection.
+// session implements table on a database session: one of its own, or one that several holders use in turns.
 type session struct {
 	conn          *sessions.Conn
+	turns         *turns // nil on a session of its own
 	options       *Options
 	schema        string
 	channel       string
+	sql           statements
 	server        string
-	olderThanTerm bool   // the server life is older than a term
-	row           string // ctid of the membership
+	olderThanTerm bool      // the server life is older than a term
+	row           string    // ctid of the membership
+	holdsMode     bool      // the session has the lock of the mode
+	showsLife     bool      // the session may have the lock that proves life
+	until         time.Time // when the table leaves its own session for one in turns; zero for never
 }
 
-// openSession connects, and checks that the table is a stream and stays one.
-func openSession(ctx context.Context, c *store.Connector, o *Options) (table, func(), error) {
-	conn, err := c.Open(ctx, store.RoleLeases)
-	if err != nil {
-		return nil, nil, err
+func newSession(conn *sessions.Conn, schema string, o *Options) *session {
+	return &session{conn: conn, options: o, schema: schema, channel: outboxsql.Channel(schema), sql: statementsOf(schema)}
+}
+
+// ownSession returns an opener of sessions that one holder has for itself.
+func ownSession(c *store.Connector, o *Options) opener {
+	return func(ctx context.Context) (table, func(error), error) {
+		conn, err := c.Open(ctx, store.RoleLeases)
+		if err != nil {
+			return nil, nil, err
+		}
+		s := newSession(conn, c.Schema, o)
+		return s.opened(ctx, func(error) { s.close(ctx) })
 	}
-	s := &session{conn: conn, options: o, schema: c.Schema, channel: outboxsql.Channel(c.Schema)}
-	hangUp := func() { s.close(ctx) }
+}
+
+// opened checks that the table is a stream and stays one. It calls hangUp if not.
+func (s *session) opened(ctx context.Context, hangUp func(error)) (table, func(error), error) {
 	if err := s.begin(ctx); err != nil {
-		hangUp()
+		hangUp(err)
 		return nil, nil, err
 	}
 	return s, hangUp, nil
@@ -66,6 +82,9 @@ func (s *session) close(ctx context.Context) {
 // roundTrip runs f within the time for one round trip. A running statement finishes even if ctx ends: an interruption
 // would cost the connection.
 func (s *session) roundTrip(ctx context.Context, f func(context.Context) error) error {
+	if s.turns != nil {
+		return s.turns.use(ctx, f)
+	}
 	return within(ctx, answerWithin, f)
 }
 
@@ -78,10 +97,28 @@ func within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return nil
 }
 
+// statements are the statements of a session. They name the schema of their tables: a session that several holders use
+// has one search_path, and a change of it would make the server plan all statements anew.
+type statements struct {
+	life, join, announce, renew, renewByKey, positions, members, remove, leave string
+}
+
+func statementsOf(schema string) statements {
+	var names []string
+	for _, table := range []string{"outbox_members", "outbox_positions", "outbox_server"} {
+		names = append(names, table, pgx.Identifier{schema, table}.Sanitize())
+	}
+	in := strings.NewReplacer(names...).Replace
+	return statements{
+		life: in(sqlLife), join: in(sqlJoin), announce: in(sqlAnnounce), renew: in(sqlRenew), renewByKey: in(sqlRenewByKey),
+		positions: in(sqlPositions), members: in(sqlMembers), remove: in(sqlRemove), leave: in(sqlLeave),
+	}
+}
+
 // A crash and a failover empty the table, which gives the server life another name. A start and another copy of the
 // database have another name as well.
 const (
-	lifeName = `life || '/' || 'outbox_server'::regclass::oid`
+	lifeName = `life || '/' || tableoid`
 
 	// sqlLife returns the life of the server, and whether it is older than a term. The first relay after a crash or a
 	// start names it.
@@ -102,9 +139,11 @@ func (s *session) begin(ctx context.Context) error {
 		err := s.roundTrip(ctx, func(ctx context.Context) error {
 			return outboxsql.HoldMode(ctx, s.conn.Conn, s.schema, outboxsql.ModeStream)
 		})
+		s.holdsMode = err == nil // after an error HoldMode holds nothing
 		if err != nil {
 			return err
 		}
+		s.showsLife = true // perhaps, even after an error
 		err = s.roundTrip(ctx, func(ctx context.Context) error {
 			return store.ShowLife(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
 		})
@@ -118,7 +157,7 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	for range 2 { // another relay may name the life at the same time
 		err = s.roundTrip(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.olderThanTerm)
+			return s.conn.QueryRow(ctx, s.sql.life, Term.Microseconds()).Scan(&s.server, &s.olderThanTerm)
 		})
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
@@ -173,7 +212,7 @@ const sqlJoin = `WITH joined AS (
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
-		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
+		return db.QueryRow(ctx, s.sql.join, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
 	}
 	if !s.conn.IsShared() {
 		err = s.roundTrip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
@@ -186,7 +225,7 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 		return 0, err
 	}
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		return store.Introduce(ctx, s.conn, s.options.Owner, s.options.Program)
+		return store.Introduce(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
 	})
 	return renewals, err
 }
@@ -197,7 +236,7 @@ const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layo
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
+		return s.conn.QueryRow(ctx, s.sql.announce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
@@ -215,14 +254,17 @@ const (
 )
 
 func (s *session) renew(ctx context.Context, least int64) (renewals int64, err error) {
+	if !s.until.IsZero() && time.Now().After(s.until) && ctx.Err() == nil {
+		return 0, errChange
+	}
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		term := Term.Microseconds()
 		err := pgx.ErrNoRows
 		if s.row != "" {
-			err = s.conn.QueryRow(ctx, sqlRenew, s.options.Owner, term, least, s.row).Scan(&s.row, &renewals)
+			err = s.conn.QueryRow(ctx, s.sql.renew, s.options.Owner, term, least, s.row).Scan(&s.row, &renewals)
 		}
 		if errors.Is(err, pgx.ErrNoRows) {
-			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term, least, s.conn.IsShared()).Scan(&s.row, &renewals)
+			err = s.conn.QueryRow(ctx, s.sql.renewByKey, s.options.Owner, term, least, s.conn.IsShared()).Scan(&s.row, &renewals)
 		}
 		return err
 	})
@@ -245,7 +287,7 @@ const (
 func (s *session) read(ctx context.Context) (snapshot, error) {
 	seen := snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
 	var batch pgx.Batch
-	batch.Queue(sqlPositions).Query(func(rows pgx.Rows) error {
+	batch.Queue(s.sql.positions).Query(func(rows pgx.Rows) error {
 		var at shardKey
 		var r row
 		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.shard, &r.id, &r.epoch, &r.owner, &r.layout}, func() error {
@@ -254,7 +296,7 @@ func (s *session) read(ctx context.Context) (snapshot, error) {
 		})
 		return err
 	})
-	batch.Queue(sqlMembers).Query(func(rows pgx.Rows) error {
+	batch.Queue(s.sql.members).Query(func(rows pgx.Rows) error {
 		var owner int64
 		var m member
 		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
@@ -277,9 +319,16 @@ func (o *Options) layoutsOf(names []string) []string {
 	return all
 }
 
+const (
+	sqlRemove = `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`
+
+	sqlLeave = `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
+	SELECT CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($2, 'shards') END`
+)
+
 func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bool, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		tag, err := s.conn.Exec(ctx, `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`, owner, renewals)
+		tag, err := s.conn.Exec(ctx, s.sql.remove, owner, renewals)
 		removed = tag.RowsAffected() == 1
 		return err
 	})
@@ -288,8 +337,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 
 func (s *session) leave(ctx context.Context) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
-			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'shards') END`, s.options.Owner, s.channel)
+		_, err := s.conn.Exec(ctx, s.sql.leave, s.options.Owner, s.channel)
 		return err
 	})
 }
