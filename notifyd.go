@@ -509,12 +509,14 @@ func (p *pauses) follow(ctx context.Context) {
 	}
 }
 
-// Shared is a listening connection that relays of several outboxes of one database share: set it in the Config of each of
-// them. A notification of an outbox wakes its relay only, and the server wakes one session for it, not one per relay. The
-// relays have their own sessions for everything but LISTEN.
+// Shared has what relays of several outboxes of one database share: a listening connection, and for streams the session
+// that renews their leases. Set it in the Config of each of them. A notification of an outbox wakes its relay only, and the
+// server wakes one session for it, not one per relay. One session renews the leases of up to 32 relays. A relay whose
+// tables are locked moves to a session of its own, and returns after a minute without a delay.
 //
 // The pools and ListenConfigs of all these relays must lead to the same database, as the same user. A Shared has
-// a connection only while one of its relays runs. It is safe for concurrent use.
+// connections only while one of its relays runs. Behind a pooler in transaction mode relays do not share the session of
+// the leases. A Shared is safe for concurrent use.
 type Shared struct {
 	listener *listener.Listener
 	leases   *lease.Turns // of streams

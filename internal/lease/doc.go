@@ -61,9 +61,17 @@
 // remove the second, which is still alive. Both deliver for a moment, until the second renews. The epochs protect the
 // position, so events come twice, and none is lost.
 //
+// # Sessions
+//
+// A holder has a session of its own, or uses one in turns with the holders of other outboxes of the database: see [Turns].
+// The rules and the proof concern rows, not sessions. A holder that moves to another session keeps its membership, as after
+// a lost one. The session in turns has the locks of all of its holders: those that prove life, and those of the modes.
+// It ends for all of them when it is lost, and when one of them finds that its connections lead to another server.
+//
 //	holder.go  joins, renews, takes and releases shards: the loop
 //	term.go    decides how long a lease is valid
 //	share.go   plans which relay has which shard: a pure function of what all relays see
 //	table.go   the SQL
+//	turns.go   one session for the holders of several outboxes
 //	outage.go  logs once that the database is away, and once that it is back
 package lease

@@ -159,6 +159,9 @@ func (f *fakeServer) connect(r *fakeRelay) (table, func(error), error) {
 // call is one round trip.
 func (s *fakeSession) call(do func()) error {
 	s.relay.awake()
+	if s.relay.is(func() (is bool) { is, s.relay.moves = s.relay.moves, false; return is }) {
+		return errChange
+	}
 	if s.relay.is(func() bool { return s.relay.cut }) {
 		sleep(context.Background(), answerWithin)
 		return errFake
@@ -329,6 +332,7 @@ type fakeRelay struct {
 	mu     sync.Mutex
 	frozen chan struct{} // closed when it resumes; nil while it runs
 	cut    bool
+	moves  bool // to another session, with the next statement
 	killed bool
 	denied bool // the database refuses arrangements
 	shards map[shardKey]*fakeShard

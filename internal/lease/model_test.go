@@ -266,6 +266,8 @@ func (m *model) do(s step) {
 		r.partition(false)
 	case "terminate":
 		m.server.terminate(r)
+	case "move": // to another session
+		r.is(func() bool { r.moves = true; return true })
 	}
 }
 
@@ -395,7 +397,7 @@ func drawPlan(t *rapid.T) plan {
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
 		p.steps = append(p.steps, step{
 			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
-			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "crash", "ahead", "back", "seek", "configure", "configure all"}).
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "move", "restart", "crash", "ahead", "back", "seek", "configure", "configure all"}).
 				Draw(t, "op"),
 			relay:  rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
 			at:     shardKey{rapid.SampledFrom(modelDestinations).Draw(t, "destination"), rapid.IntRange(0, 2).Draw(t, "part")},

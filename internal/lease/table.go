@@ -88,6 +88,18 @@ func (s *session) roundTrip(ctx context.Context, f func(context.Context) error) 
 	return within(ctx, answerWithin, f)
 }
 
+// send sends statements in one round trip: see [turns.send]. queue may be called again.
+func (s *session) send(ctx context.Context, queue func(*pgx.Batch)) error {
+	if s.turns != nil {
+		return s.turns.send(ctx, queue)
+	}
+	return within(ctx, answerWithin, func(ctx context.Context) error {
+		var batch pgx.Batch
+		queue(&batch)
+		return s.conn.SendBatch(ctx, &batch).Close()
+	})
+}
+
 func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, fmt.Errorf("the database did not answer within %v", limit))
 	defer cancel()
@@ -257,20 +269,24 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 	if !s.until.IsZero() && time.Now().After(s.until) && ctx.Err() == nil {
 		return 0, errChange
 	}
-	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		term := Term.Microseconds()
-		err := pgx.ErrNoRows
-		if s.row != "" {
-			err = s.conn.QueryRow(ctx, s.sql.renew, s.options.Owner, term, least, s.row).Scan(&s.row, &renewals)
+	term := Term.Microseconds()
+	if s.row != "" {
+		if renewals, err = s.renewWith(ctx, s.sql.renew, s.options.Owner, term, least, s.row); renewals > 0 || err != nil {
+			return renewals, err
 		}
-		if errors.Is(err, pgx.ErrNoRows) {
-			err = s.conn.QueryRow(ctx, s.sql.renewByKey, s.options.Owner, term, least, s.conn.IsShared()).Scan(&s.row, &renewals)
-		}
-		return err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
 	}
+	return s.renewWith(ctx, s.sql.renewByKey, s.options.Owner, term, least, s.conn.IsShared())
+}
+
+// renewWith returns 0 if the statement finds no row.
+func (s *session) renewWith(ctx context.Context, sql string, args ...any) (renewals int64, err error) {
+	err = s.send(ctx, func(batch *pgx.Batch) {
+		renewals = 0
+		batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&s.row, &renewals}, func() error { return nil })
+			return err
+		})
+	})
 	return renewals, err
 }
 
@@ -285,28 +301,29 @@ const (
 // read reads positions and members in one round trip. Each statement has its own snapshot, and the members' is the
 // later one.
 func (s *session) read(ctx context.Context) (snapshot, error) {
-	seen := snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
-	var batch pgx.Batch
-	batch.Queue(s.sql.positions).Query(func(rows pgx.Rows) error {
-		var at shardKey
-		var r row
-		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.shard, &r.id, &r.epoch, &r.owner, &r.layout}, func() error {
-			seen.rows[at] = new(r)
-			return nil
+	var seen snapshot
+	err := s.send(ctx, func(batch *pgx.Batch) {
+		seen = snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
+		batch.Queue(s.sql.positions).Query(func(rows pgx.Rows) error {
+			var at shardKey
+			var r row
+			_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.shard, &r.id, &r.epoch, &r.owner, &r.layout}, func() error {
+				seen.rows[at] = new(r)
+				return nil
+			})
+			return err
 		})
-		return err
-	})
-	batch.Queue(s.sql.members).Query(func(rows pgx.Rows) error {
-		var owner int64
-		var m member
-		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
-			seen.members[owner] = m
-			m.wants, m.layouts = nil, nil
-			return nil
+		batch.Queue(s.sql.members).Query(func(rows pgx.Rows) error {
+			var owner int64
+			var m member
+			_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
+				seen.members[owner] = m
+				m.wants, m.layouts = nil, nil
+				return nil
+			})
+			return err
 		})
-		return err
 	})
-	err := s.roundTrip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	return seen, err
 }
 

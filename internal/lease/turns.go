@@ -9,17 +9,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
-	// holdersInTurns is how many holders use one session in turns. Each has some seven short statements a second, and
-	// four that its session keeps prepared: pgx keeps 512.
-	holdersInTurns = 100
-	// turnLock and turnStatement bound how long the tables of one outbox delay the others: by the wait for a lock that
-	// someone has there, and by a statement.
+	// holdersInTurns is how many holders use one session in turns, and how many of them send their statements together.
+	// Each then holds some six locks of tables and indexes, and its session keeps some ten statements prepared: pgx keeps
+	// 512.
+	holdersInTurns = 32
+	// turnLock and turnStatement bound the wait for a lock in the tables of one outbox, and a statement. The others wait
+	// for up to twice that: a statement that fails among those of several holders is sent again alone.
 	turnLock      = 100 * time.Millisecond
 	turnStatement = 500 * time.Millisecond
 	// ownFor is how long an outbox keeps a session of its own after the last delay.
@@ -34,7 +37,8 @@ var (
 )
 
 // Turns has the sessions that holders of several outboxes use in turns. All must lead to the same database, as the same
-// user. The server keeps the locks of each holder in the session, and releases all of them with it.
+// user. The server keeps the locks of each holder in the session, and releases all of them with it. Renewals and reads of
+// holders that wait are sent together.
 //
 // An outbox whose tables are locked, or slow, moves to a session of its own, and returns after a minute without a
 // delay. Behind a pooler in transaction mode each holder has a connection of its own.
@@ -61,6 +65,15 @@ type turns struct {
 	lost atomic.Bool
 
 	holders int // guarded by the mutex of Turns
+
+	mu      sync.Mutex
+	waiting []*request
+}
+
+// request has the statements that a holder sends at once.
+type request struct {
+	queue func(*pgx.Batch)
+	done  chan error // capacity 1
 }
 
 // opener returns an opener of tables that use the sessions in turns.
@@ -186,6 +199,11 @@ func (t *Turns) leave(ctx context.Context, in *turns) {
 func (t *turns) use(ctx context.Context, f func(context.Context) error) error {
 	t.turn <- struct{}{} // soon: each turn ends within answerWithin, and the session with the one that takes so long
 	defer func() { <-t.turn }()
+	return t.do(ctx, f)
+}
+
+// do runs f. The caller has the turn.
+func (t *turns) do(ctx context.Context, f func(context.Context) error) error {
 	if t.lost.Load() {
 		return errLost
 	}
@@ -198,6 +216,54 @@ func (t *turns) use(ctx context.Context, f func(context.Context) error) error {
 		return fmt.Errorf("%w: %w", errChange, err)
 	}
 	return err
+}
+
+// send sends the statements of one holder, with those of others that wait. On a busy machine a round trip takes far
+// longer than its statements: with a turn for each holder the leases would be late. queue may be called again.
+func (t *turns) send(ctx context.Context, queue func(*pgx.Batch)) error {
+	r := &request{queue: queue, done: make(chan error, 1)}
+	t.mu.Lock()
+	t.waiting = append(t.waiting, r)
+	t.mu.Unlock()
+	for {
+		select {
+		case err := <-r.done:
+			return err
+		case t.turn <- struct{}{}:
+			t.sendWaiting(ctx)
+			<-t.turn
+		}
+	}
+}
+
+// sendWaiting sends the statements of all holders that wait. The caller has the turn.
+func (t *turns) sendWaiting(ctx context.Context) {
+	t.mu.Lock()
+	all := t.waiting
+	t.waiting = nil
+	t.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
+	err := t.sendAll(ctx, all...)
+	for _, r := range all {
+		if err == nil || len(all) == 1 {
+			r.done <- err
+			continue
+		}
+		r.done <- t.sendAll(ctx, r) // the error concerns one of them; if it has ended the session, nothing is sent
+	}
+}
+
+// sendAll sends statements in one transaction, each with its own snapshot.
+func (t *turns) sendAll(ctx context.Context, all ...*request) error {
+	return t.do(ctx, func(ctx context.Context) error {
+		var batch pgx.Batch
+		for _, r := range all {
+			r.queue(&batch)
+		}
+		return t.conn.SendBatch(ctx, &batch).Close()
+	})
 }
 
 // end ends the session for all holders. The caller has the turn.
