@@ -509,10 +509,10 @@ func (p *pauses) follow(ctx context.Context) {
 	}
 }
 
-// Shared has what relays of several outboxes of one database share: a listening connection, and for streams the session
-// that renews their leases. Set it in the Config of each of them. A notification of an outbox wakes its relay only, and the
-// server wakes one session for it, not one per relay. One session renews the leases of up to 32 relays. A relay whose
-// tables are locked moves to a session of its own, and returns after a minute without a delay.
+// Shared has the connections that relays of several outboxes of one database share: one that listens, and for streams one
+// per 32 relays that renews their leases. Set it in the Config of each relay. A notification of an outbox wakes its relay
+// only, and the server wakes one session for it, not one per relay. A relay whose tables are locked renews its leases on a
+// separate session, until its tables have worked for a minute.
 //
 // The pools and ListenConfigs of all these relays must lead to the same database, as the same user. A Shared has
 // connections only while one of its relays runs. Behind a pooler in transaction mode relays do not share the session of

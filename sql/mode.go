@@ -63,8 +63,8 @@ func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) err
 	return err
 }
 
-// ReleaseMode ends one hold of [HoldMode] while the session goes on. It fails if the session does not hold the mode under
-// this name of the schema.
+// ReleaseMode ends one hold of [HoldMode] before the session ends. It fails if the session does not hold the mode of a
+// schema with this name.
 func ReleaseMode(ctx context.Context, conn *pgx.Conn, schema string) error {
 	var held *bool
 	if err := conn.QueryRow(ctx, `SELECT pg_advisory_unlock_shared(`+modeGuard(schema)+`)`).Scan(&held); err != nil {

@@ -63,10 +63,10 @@
 //
 // # Sessions
 //
-// A holder has a session of its own, or uses one in turns with the holders of other outboxes of the database: see [Turns].
-// The rules and the proof concern rows, not sessions. A holder that moves to another session keeps its membership, as after
-// a lost one. The session in turns has the locks of all of its holders: those that prove life, and those of the modes.
-// It ends for all of them when it is lost, and when one of them finds that its connections lead to another server.
+// A holder has a separate session, or uses one in turns with the holders of other outboxes of the database: see [Turns].
+// The rules and the proof concern rows, not sessions. A holder that moves to another session keeps its membership, as
+// after a lost session. A session in turns has the locks of all its holders. It ends for all of them when it is lost, and
+// when one of them finds that its other connections lead to another server.
 //
 //	holder.go  joins, renews, takes and releases shards: the loop
 //	term.go    decides how long a lease is valid

@@ -90,8 +90,8 @@ type Options struct {
 	// this relay has lost its leases. It stops the shard, waits for its deliveries and writes the last position,
 	// however long that takes. The shard is released, or gained again, when Lost has returned.
 	Lost func(destination string, shard int)
-	// Turns, if not nil, has the sessions that this holder and those of other outboxes use in turns. Without it the holder
-	// has a session of its own.
+	// Turns, if not nil, has the sessions that this holder and the holders of other outboxes use in turns. Without it the
+	// holder has a separate session.
 	Turns *Turns
 	// Report, if set, is called with the error of a part of the holder, and with nil when the part works again.
 	Report func(part string, err error)
@@ -307,7 +307,7 @@ func (h *Holder) Run(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, errChange) {
-			continue // the term goes on
+			continue // the term does not end
 		}
 		h.outage.begin(err)
 		if !store.IsDown(err) { // others report a database that does not answer

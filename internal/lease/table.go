@@ -27,10 +27,10 @@ const (
 	createWithin = 15 * time.Second
 )
 
-// session implements table on a database session: one of its own, or one that several holders use in turns.
+// session implements table on a database session. One holder uses the session, or several use it in turns.
 type session struct {
 	conn          *sessions.Conn
-	turns         *turns // nil on a session of its own
+	turns         *turns // nil if one holder uses the session
 	options       *Options
 	schema        string
 	channel       string
@@ -40,14 +40,14 @@ type session struct {
 	row           string    // ctid of the membership
 	holdsMode     bool      // the session has the lock of the mode
 	showsLife     bool      // the session may have the lock that proves life
-	until         time.Time // when the table leaves its own session for one in turns; zero for never
+	until         time.Time // when the table moves from a separate session to one in turns; zero for never
 }
 
 func newSession(conn *sessions.Conn, schema string, o *Options) *session {
 	return &session{conn: conn, options: o, schema: schema, channel: outboxsql.Channel(schema), sql: statementsOf(schema)}
 }
 
-// ownSession returns an opener of sessions that one holder has for itself.
+// ownSession returns an opener of separate sessions.
 func ownSession(c *store.Connector, o *Options) opener {
 	return func(ctx context.Context) (table, func(error), error) {
 		conn, err := c.Open(ctx, store.RoleLeases)
@@ -77,6 +77,28 @@ func (s *session) close(ctx context.Context) {
 		})
 	}
 	store.Close(ctx, s.conn.Conn)
+}
+
+// free releases this holder's locks of life and of the mode. It ends the session if a release fails, or if the session
+// leads to another server than the relay's other connections.
+func (s *session) free(ctx context.Context, why error) {
+	err := s.turns.use(ctx, func(ctx context.Context) error {
+		if s.showsLife {
+			if _, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_shared($1)`, s.options.Owner); err != nil {
+				return err
+			}
+		}
+		if s.holdsMode {
+			return outboxsql.ReleaseMode(ctx, s.conn.Conn, s.schema)
+		}
+		return nil
+	})
+	if err == nil && !errors.Is(why, errElsewhere) {
+		return
+	}
+	s.turns.turn <- struct{}{}
+	defer func() { <-s.turns.turn }()
+	s.turns.end(ctx)
 }
 
 // roundTrip runs f within the time for one round trip. A running statement finishes even if ctx ends: an interruption

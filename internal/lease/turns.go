@@ -13,7 +13,6 @@ import (
 
 	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -25,7 +24,7 @@ const (
 	// for up to twice that: a statement that fails among those of several holders is sent again alone.
 	turnLock      = 100 * time.Millisecond
 	turnStatement = 500 * time.Millisecond
-	// ownFor is how long an outbox keeps a session of its own after the last delay.
+	// ownFor is how long an outbox keeps its own session after the last delay.
 	ownFor = time.Minute
 )
 
@@ -37,11 +36,11 @@ var (
 )
 
 // Turns has the sessions that holders of several outboxes use in turns. All must lead to the same database, as the same
-// user. The server keeps the locks of each holder in the session, and releases all of them with it. Renewals and reads of
-// holders that wait are sent together.
+// user. A session has the advisory locks of all its holders, and the server releases them when the session ends.
+// Waiting holders send their renewals and reads together.
 //
-// An outbox whose tables are locked, or slow, moves to a session of its own, and returns after a minute without a
-// delay. Behind a pooler in transaction mode each holder has a connection of its own.
+// An outbox with locked or slow tables moves to a separate session, and returns after a minute without a delay. Behind a
+// pooler in transaction mode each holder has a separate connection.
 type Turns struct {
 	room    int // for holders in one session
 	ownFor  time.Duration
@@ -78,7 +77,7 @@ type request struct {
 
 // opener returns an opener of tables that use the sessions in turns.
 func (t *Turns) opener(c *store.Connector, o *Options) opener {
-	var until time.Time // until then the outbox has a session of its own
+	var until time.Time // until then the outbox has a separate session
 	own := func(ctx context.Context) (table, func(error), error) {
 		conn, err := c.Open(ctx, store.RoleLeases)
 		if err != nil {
@@ -197,7 +196,7 @@ func (t *Turns) leave(ctx context.Context, in *turns) {
 // use runs f as one turn. An error after which the session is of no use ends it for all holders. [errChange] is the
 // error of a statement that was cancelled because it would have delayed the others.
 func (t *turns) use(ctx context.Context, f func(context.Context) error) error {
-	t.turn <- struct{}{} // soon: each turn ends within answerWithin, and the session with the one that takes so long
+	t.turn <- struct{}{} // soon: the timeouts of locks, statements and round trips bound each turn
 	defer func() { <-t.turn }()
 	return t.do(ctx, f)
 }
@@ -218,8 +217,8 @@ func (t *turns) do(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
-// send sends the statements of one holder, with those of others that wait. On a busy machine a round trip takes far
-// longer than its statements: with a turn for each holder the leases would be late. queue may be called again.
+// send sends the statements of one holder together with the statements of waiting holders. On a busy machine a round
+// trip takes far longer than its statements, and one turn per holder makes renewals late. queue may be called again.
 func (t *turns) send(ctx context.Context, queue func(*pgx.Batch)) error {
 	r := &request{queue: queue, done: make(chan error, 1)}
 	t.mu.Lock()
@@ -246,12 +245,12 @@ func (t *turns) sendWaiting(ctx context.Context) {
 		return
 	}
 	err := t.sendAll(ctx, all...)
+	again := err != nil && len(all) > 1 && !t.lost.Load() // the error concerns one of them
 	for _, r := range all {
-		if err == nil || len(all) == 1 {
-			r.done <- err
-			continue
+		if again {
+			err = t.sendAll(ctx, r)
 		}
-		r.done <- t.sendAll(ctx, r) // the error concerns one of them; if it has ended the session, nothing is sent
+		r.done <- err
 	}
 }
 
@@ -270,26 +269,4 @@ func (t *turns) sendAll(ctx context.Context, all ...*request) error {
 func (t *turns) end(ctx context.Context) {
 	t.lost.Store(true)
 	store.Close(ctx, t.conn.Conn)
-}
-
-// free releases the locks of life and of the mode, and leaves those of the other holders. It ends the session if it
-// cannot, and if the session leads to another server than the other connections do.
-func (s *session) free(ctx context.Context, why error) {
-	err := s.turns.use(ctx, func(ctx context.Context) error {
-		if s.showsLife {
-			if _, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_shared($1)`, s.options.Owner); err != nil {
-				return err
-			}
-		}
-		if s.holdsMode {
-			return outboxsql.ReleaseMode(ctx, s.conn.Conn, s.schema)
-		}
-		return nil
-	})
-	if err == nil && !errors.Is(why, errElsewhere) {
-		return
-	}
-	s.turns.turn <- struct{}{}
-	defer func() { <-s.turns.turn }()
-	s.turns.end(ctx)
 }

@@ -37,7 +37,7 @@ type Options struct {
 	Connector *store.Connector
 	// Owner is the number of the relay: see store.NewOwner.
 	Owner int64
-	// Turns has the sessions for leases that relays of several outboxes use in turns; nil for a session of this relay's own.
+	// Turns has the sessions for leases that relays of several outboxes use in turns; nil for a separate session.
 	Turns *lease.Turns
 	// Program describes the relay's process; the zero value without a process.
 	Program store.Program
