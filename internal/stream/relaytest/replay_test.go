@@ -24,21 +24,27 @@ const replayStep = 1000
 
 // replayed is what a destination has received of a replay.
 type replayed struct {
-	got map[int64]bool
-	in  map[string][]int64 // per aggregate, in the order of arrival, without dead letters that were replayed
+	got  map[int64]bool
+	died map[int64]bool     // no event waits for these; if a relay dies before it stores the dead letter, they come again
+	in   map[string][]int64 // per aggregate, in the order of arrival, without dead letters that were replayed
+}
+
+// replay returns the replay that an event belongs to, and its number.
+func (j *checker) replay(e *delivery.Event) (r *replayed, number int) {
+	if j.replays[e.Destination] == nil {
+		j.replays[e.Destination] = make(map[int]*replayed)
+	}
+	number = e.Replay / replayStep * replayStep
+	if r = j.replays[e.Destination][number]; r == nil {
+		r = &replayed{make(map[int64]bool), make(map[int64]bool), make(map[string][]int64)}
+		j.replays[e.Destination][number] = r
+	}
+	return r, number
 }
 
 // replayed records an event of a replay.
 func (j *checker) replayed(e *delivery.Event) {
-	if j.replays[e.Destination] == nil {
-		j.replays[e.Destination] = make(map[int]*replayed)
-	}
-	number := e.Replay / replayStep * replayStep
-	r := j.replays[e.Destination][number]
-	if r == nil {
-		r = &replayed{make(map[int64]bool), make(map[string][]int64)}
-		j.replays[e.Destination][number] = r
-	}
+	r, number := j.replay(e)
 	r.got[e.ID] = true
 	if e.Replay == number {
 		r.in[e.AggregateID] = append(r.in[e.AggregateID], e.ID)
@@ -49,6 +55,7 @@ func (j *checker) replayed(e *delivery.Event) {
 // the next one, or it repeats, and then all that follows repeats, too.
 func (r *replayed) disorder() (faults []string) {
 	for aggregate, ids := range r.in {
+		ids = slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return r.died[id] })
 		all := slices.Compact(slices.Sorted(slices.Values(ids)))
 		for i, id := range ids {
 			at, _ := slices.BinarySearch(all, id)

@@ -90,6 +90,8 @@ func (j *checker) deliver(_ context.Context, e *delivery.Event) error {
 			return errors.New("fails")
 		case n == 6 && e.Replay%replayStep == 0:
 			if e.Replay > 0 {
+				r, _ := j.replay(e)
+				r.died[e.ID] = true
 				return delivery.Permanent(errors.New("dies again"))
 			}
 			j.died[e.Destination][e.ID] = true
