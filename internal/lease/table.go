@@ -197,7 +197,9 @@ func (s *session) begin(ctx context.Context) error {
 			break
 		}
 	}
-	s.conn.Require(Requires(s.server))
+	if s.conn.IsShared() {
+		s.conn.Require(Requires(s.server))
+	}
 	return err
 }
 
