@@ -375,7 +375,7 @@ func (s *supervisor) build(ctx context.Context, name string, c *config.Config) (
 	from := s.from
 	from.outbox, from.open = name, s.opener(c, newLogger(s.out, c))
 	if s.many {
-		from.shared = s.sharing.of(c, s.log)
+		from.shared = s.sharing.of(c, newLogger(s.out, c))
 	}
 	return newGeneration(ctx, c, from, s.spans, s.logOf(name, newLogger(s.out, c)))
 }
