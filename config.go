@@ -37,8 +37,8 @@ type Config struct {
 	// nil for the configuration of the pool. If the pool leads through such a pooler and the table is a queue, all connections of
 	// the relay use ListenConfig, because none of them would work through the pooler.
 	ListenConfig *pgx.ConnConfig `yaml:"-"`
-	// Shared, if not nil, has the connections that this relay shares with relays of other outboxes of the same database.
-	// Canary then has no effect: see [NewShared].
+	// Shared, if not nil, is the listening connection that this relay shares with relays of other outboxes of the same
+	// database. Canary then has no effect: see [NewShared].
 	Shared *Shared `yaml:"-"`
 	// PollingOnly uses neither LISTEN nor NOTIFY: events are found by polling alone. It is for tables without a trigger.
 	PollingOnly bool `yaml:"-"`

@@ -28,7 +28,6 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
@@ -509,17 +508,14 @@ func (p *pauses) follow(ctx context.Context) {
 	}
 }
 
-// Shared has the connections that relays of several outboxes of one database share: one that listens, and for streams one
-// per 32 relays that renews their leases. Set it in the Config of each relay. A notification of an outbox wakes its relay
-// only, and the server wakes one session for it, not one per relay. A relay whose tables are locked renews its leases on a
-// separate session, until its tables have worked for a minute.
+// Shared is a listening connection that relays of several outboxes of one database share: set it in the Config of each of
+// them. A notification of an outbox wakes its relay only, and the server wakes one session for it, not one per relay. The
+// relays have their own sessions for everything but LISTEN.
 //
 // The pools and ListenConfigs of all these relays must lead to the same database, as the same user. A Shared has
-// connections only while one of its relays runs. Behind a pooler in transaction mode relays do not share the session of
-// the leases. A Shared is safe for concurrent use.
+// a connection only while one of its relays runs. It is safe for concurrent use.
 type Shared struct {
 	listener *listener.Listener
-	leases   *lease.Turns // of streams
 
 	changing sync.Mutex // held while relays come and go
 	stop     func()     // ends the connection; nil without one
@@ -534,7 +530,7 @@ func NewShared(canary time.Duration, log *slog.Logger) *Shared {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Shared{leases: lease.NewTurns()}
+	s := &Shared{}
 	s.listener = listener.New(s.connect, log)
 	if canary > 0 {
 		// It has a channel, an interval and a function, so it is not refused.

@@ -282,9 +282,6 @@ func (r *Relay) readStream() {
 	o := stream.Options{
 		Limits: r.config.limits(), Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.program, Outbox: r.config.Outbox, Starts: r.starts, Log: r.log,
 	}
-	if r.config.Shared != nil {
-		o.Turns = r.config.Shared.leases
-	}
 	if r.trigger != nil {
 		o.Trigger = r.trigger
 		r.trigger.Announce(outboxsql.Channel(r.config.Schema))

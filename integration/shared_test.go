@@ -9,11 +9,10 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// sharing are relays of several schemas of one database with one notifyd.Shared.
+// sharing are relays of several schemas of one database that share a listening connection.
 type sharing struct {
 	*env
 	schemas []string
@@ -78,14 +77,11 @@ func streams(n int) (all []outboxsql.Mode) {
 	return all
 }
 
-// sessionsIn waits until so many sessions have a role.
-func (s *sharing) sessionsIn(role string, n int) {
-	s.t.Helper()
-	s.until("sessions of "+role, `SELECT count(*) = $2 FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`, role, n)
-}
+// sqlRoles counts the sessions of some roles.
+const sqlRoles = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = ANY($1::text[])`
 
-// TestSharedConnection: relays of streams of one database share the session that listens and the one of their leases, and
-// each outbox gets its own events only, also after all sessions were lost. Polls would find the events an hour later.
+// TestSharedConnection: relays of one database listen on one connection, and each outbox gets its own events only, also
+// after all sessions were lost. Polls would find the events an hour later.
 func TestSharedConnection(t *testing.T) {
 	t.Parallel()
 	s := share(t, streams(8)...)
@@ -93,8 +89,9 @@ func TestSharedConnection(t *testing.T) {
 		s.write(s.schemas...)
 		s.await(s.schemas...)
 	}
-	s.sessionsIn("notifyd/listen", 1)
-	s.sessionsIn("notifyd/leases", 1)
+	if n := scan[int](s.env, sqlRoles, []string{"notifyd/listen"}); n != 1 {
+		t.Errorf("%d sessions listen", n)
+	}
 	for range 3 {
 		s.exec(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
 		s.write(s.schemas...)
@@ -110,59 +107,8 @@ func TestSharedModes(t *testing.T) {
 		s.write(s.schemas...)
 		s.await(s.schemas...)
 	}
-	s.sessionsIn("notifyd/listen", 1)
-}
-
-// TestSharedLeases: the session of the leases is lost while events are written. No outbox loses an event or its order.
-func TestSharedLeases(t *testing.T) {
-	t.Parallel()
-	const rounds, each = 5, 200
-	s := share(t, streams(3)...)
-	for i := range rounds {
-		for _, schema := range s.schemas {
-			s.exec(`INSERT INTO `+pgx.Identifier{schema, "outbox_events"}.Sanitize()+` (event_type, payload, aggregate_type, aggregate_id)
-				SELECT $1, '{}', 'order', (n % 3)::text FROM generate_series(1, $2::int) AS n`, schema, each)
-			if i < rounds-1 {
-				s.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/leases'`)
-			}
-		}
-	}
-	for _, schema := range s.schemas {
-		s.until("all of them", `SELECT bool_and(head >= (SELECT max(id) FROM `+pgx.Identifier{schema, "outbox_events"}.Sanitize()+`))
-			FROM `+pgx.Identifier{schema, "outbox_positions"}.Sanitize()+` WHERE destination <> ''`)
-		got := s.got[schema]
-		got.each(rounds*each, s.relays[schema])
-		got.checkAscending()
-	}
-	s.sessionsIn("notifyd/leases", 1)
-}
-
-// TestSharedLocked: while someone locks the rows by which one relay has its leases, the others keep theirs, and deliver.
-// The one delivers when its rows are free again.
-func TestSharedLocked(t *testing.T) {
-	t.Parallel()
-	s := share(t, streams(3)...)
-	locked, others := s.schemas[1], []string{s.schemas[0], s.schemas[2]}
-	session := func(schema string) int32 {
-		return scan[int32](s.env, `SELECT pid FROM `+pgx.Identifier{schema, "outbox_members"}.Sanitize())
-	}
-	before := session(others[0])
-	tx := testdb.Begin(t, s.pool, pgx.TxOptions{})
-	testdb.Exec(t, tx, `SELECT FROM `+pgx.Identifier{locked, "outbox_members"}.Sanitize()+` FOR UPDATE`)
-	s.sessionsIn("notifyd/leases", 2)
-	for range 3 {
-		s.write(others...)
-		s.await(others...)
-	}
-	s.write(locked)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s.await(locked)
-	for _, schema := range others {
-		if now := session(schema); now != before {
-			t.Errorf("the session of the leases is %d, before %d", now, before)
-		}
+	if n := scan[int](s.env, sqlRoles, []string{"notifyd/listen"}); n != 1 {
+		t.Errorf("%d sessions listen", n)
 	}
 }
 
@@ -180,7 +126,6 @@ func TestSharedLeaves(t *testing.T) {
 	s.exec(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
 	s.write(others...)
 	s.await(others...)
-	s.becomeIn(left[1], outboxsql.ModeQueue) // no session holds its mode any more
 	s.begin(left[0])
 	s.relays[left[0]].waitReady()
 	s.write(append(others, left[0])...)

@@ -58,22 +58,10 @@ func guardUsers(schema string) string {
 func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) error {
 	held, err := holdMode(ctx, conn, "pg_try_advisory_lock_shared", schema, want)
 	if held && err != nil {
-		err = errors.Join(err, ReleaseMode(context.WithoutCancel(ctx), conn, schema))
+		_, uerr := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock_shared(`+modeGuard(schema)+`)`)
+		err = errors.Join(err, uerr)
 	}
 	return err
-}
-
-// ReleaseMode ends one hold of [HoldMode] before the session ends. It fails if the session does not hold the mode of a
-// schema with this name.
-func ReleaseMode(ctx context.Context, conn *pgx.Conn, schema string) error {
-	var held *bool
-	if err := conn.QueryRow(ctx, `SELECT pg_advisory_unlock_shared(`+modeGuard(schema)+`)`).Scan(&held); err != nil {
-		return fmt.Errorf("release the mode: %w", err)
-	}
-	if held == nil || !*held {
-		return fmt.Errorf("release the mode: the session does not hold the one of schema %q", schema)
-	}
-	return nil
 }
 
 // HoldModeIn is [HoldMode] until the end of a transaction, whose isolation level is read committed.

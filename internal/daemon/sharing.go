@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-// sharing has the connections that the outboxes of a database share. The zero value is ready.
+// sharing has the listening connections that the outboxes of a database share. The zero value is ready.
 type sharing struct {
 	mu  sync.Mutex
 	all map[sharingKey]*notifyd.Shared
@@ -21,7 +21,7 @@ type sharingKey struct {
 	canary         time.Duration
 }
 
-// of returns the connections that the outbox of a configuration shares with others.
+// of returns the connection that the outbox of a configuration shares with others.
 func (s *sharing) of(c *config.Config, log *slog.Logger) *notifyd.Shared {
 	key := sharingKey{c.Database.URL.Reveal(), c.Database.ListenURL.Reveal(), c.Relay.Canary}
 	s.mu.Lock()

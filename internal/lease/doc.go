@@ -61,17 +61,9 @@
 // remove the second, which is still alive. Both deliver for a moment, until the second renews. The epochs protect the
 // position, so events come twice, and none is lost.
 //
-// # Sessions
-//
-// A holder has a separate session, or uses one in turns with the holders of other outboxes of the database: see [Turns].
-// The rules and the proof concern rows, not sessions. A holder that moves to another session keeps its membership, as
-// after a lost session. A session in turns has the locks of all its holders. It ends for all of them when it is lost, and
-// when one of them finds that its other connections lead to another server.
-//
 //	holder.go  joins, renews, takes and releases shards: the loop
 //	term.go    decides how long a lease is valid
 //	share.go   plans which relay has which shard: a pure function of what all relays see
 //	table.go   the SQL
-//	turns.go   one session for the holders of several outboxes
 //	outage.go  logs once that the database is away, and once that it is back
 package lease

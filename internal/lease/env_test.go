@@ -2,7 +2,6 @@ package lease
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,18 +26,14 @@ import (
 const patience = 2 * time.Minute
 
 // log is a database with a stream.
-type log struct {
-	*testdb.DB
-	schema string // empty for public
-	turns  *Turns // of its holders, nil if each has a session of its own
-}
+type log struct{ *testdb.DB }
 
 func newStream(tb testing.TB) *log {
 	tb.Helper()
 	return asStream(testdb.New(tb, testdb.Tables{Mode: outboxsql.ModeStream, Notify: outboxsql.NotifyOff}))
 }
 
-func asStream(d *testdb.DB) *log { return &log{DB: d} }
+func asStream(d *testdb.DB) *log { return &log{d} }
 
 // create creates the positions of destinations.
 func (l *log) create(destinations ...string) {
@@ -97,9 +92,9 @@ func (l *log) keepWith(owner int64, with func(*keeping, *Options), destinations 
 	}
 	k := &keeping{tb: l.TB, owner: owner, shards: make(map[string]Lease), refused: make(map[string]bool)}
 	k.changed = sync.NewCond(&k.mu)
-	o := Options{Owner: owner, Destinations: destinations, Create: create, Use: l.use, Gained: k.gained, Lost: k.lost, Report: k.reported, Turns: l.turns}
+	o := Options{Owner: owner, Destinations: destinations, Create: create, Use: l.use, Gained: k.gained, Lost: k.lost, Report: k.reported}
 	with(k, &o)
-	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: cmp.Or(l.schema, "public")}, o, slog.New(slog.NewTextHandler(k, nil)))
+	k.Holder = NewHolder(&store.Connector{Config: cfg, Schema: "public"}, o, slog.New(slog.NewTextHandler(k, nil)))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(l.Context()))
 	var hearing sync.WaitGroup
 	hearing.Go(func() { l.hear(ctx, k.Rebalance) })
@@ -125,7 +120,7 @@ func (l *log) hear(ctx context.Context, look func()) {
 		return // stopped already
 	}
 	defer store.Close(ctx, conn)
-	_, err = conn.Exec(ctx, `LISTEN `+pgx.Identifier{outboxsql.Channel(cmp.Or(l.schema, "public"))}.Sanitize())
+	_, err = conn.Exec(ctx, `LISTEN outbox_events`)
 	for err == nil {
 		_, err = conn.WaitForNotification(ctx)
 		look()

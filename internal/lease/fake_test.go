@@ -136,7 +136,7 @@ type fakeSession struct {
 	old    bool
 }
 
-func (f *fakeServer) connect(r *fakeRelay) (table, func(error), error) {
+func (f *fakeServer) connect(r *fakeRelay) (table, func(), error) {
 	r.awake()
 	if r.is(func() bool { return r.cut }) {
 		sleep(context.Background(), answerWithin)
@@ -149,7 +149,7 @@ func (f *fakeServer) connect(r *fakeRelay) (table, func(error), error) {
 	}
 	s := &fakeSession{server: f, relay: r, name: strconv.Itoa(f.lives), old: f.nowLocked().Sub(f.named) > Term}
 	f.sessions[s] = true
-	return s, func(error) {
+	return s, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.sessions, s)
@@ -159,9 +159,6 @@ func (f *fakeServer) connect(r *fakeRelay) (table, func(error), error) {
 // call is one round trip.
 func (s *fakeSession) call(do func()) error {
 	s.relay.awake()
-	if s.relay.is(func() (is bool) { is, s.relay.moves = s.relay.moves, false; return is }) {
-		return errChange
-	}
 	if s.relay.is(func() bool { return s.relay.cut }) {
 		sleep(context.Background(), answerWithin)
 		return errFake
@@ -332,7 +329,6 @@ type fakeRelay struct {
 	mu     sync.Mutex
 	frozen chan struct{} // closed when it resumes; nil while it runs
 	cut    bool
-	moves  bool // to another session, with the next statement
 	killed bool
 	denied bool // the database refuses arrangements
 	shards map[shardKey]*fakeShard

@@ -90,9 +90,6 @@ type Options struct {
 	// this relay has lost its leases. It stops the shard, waits for its deliveries and writes the last position,
 	// however long that takes. The shard is released, or gained again, when Lost has returned.
 	Lost func(destination string, shard int)
-	// Turns, if not nil, has the sessions that this holder and the holders of other outboxes use in turns. Without it the
-	// holder has a separate session.
-	Turns *Turns
 	// Report, if set, is called with the error of a part of the holder, and with nil when the part works again.
 	Report func(part string, err error)
 }
@@ -101,7 +98,7 @@ type Options struct {
 type Holder struct {
 	options Options
 	log     *slog.Logger
-	open    opener
+	open    func(ctx context.Context) (table, func(), error)
 	writer  writer
 
 	requests      chan struct{}        // capacity 1
@@ -192,9 +189,6 @@ type table interface {
 	leave(ctx context.Context) error
 }
 
-// opener opens a table, and returns a function that closes it. It is called with the error for which the table is closed.
-type opener func(ctx context.Context) (table, func(error), error)
-
 // writer writes positions in one server life, on other connections than table.
 type writer interface {
 	// create creates positions.
@@ -250,14 +244,10 @@ func (m *member) layout(i int) string {
 // NewHolder returns a holder that connects when it runs.
 func NewHolder(c *store.Connector, o Options, log *slog.Logger) *Holder {
 	w := &positionWriter{options: &o, channel: outboxsql.Channel(c.Schema)}
-	open := ownSession(c, &o)
-	if o.Turns != nil {
-		open = o.Turns.opener(c, &o)
-	}
-	return newHolder(o, log, w, open)
+	return newHolder(o, log, w, func(ctx context.Context) (table, func(), error) { return openSession(ctx, c, &o) })
 }
 
-func newHolder(o Options, log *slog.Logger, w writer, open opener) *Holder {
+func newHolder(o Options, log *slog.Logger, w writer, open func(context.Context) (table, func(), error)) *Holder {
 	return &Holder{
 		options: o, log: log, open: open, writer: w, requests: make(chan struct{}, 1), done: make(chan result), over: make(chan struct{}),
 		held: make(map[shardKey]*held), leaving: make(map[shardKey]bool), sightings: make(map[int64]sighting), refused: make(map[int32]*refusal),
@@ -306,9 +296,6 @@ func (h *Holder) Run(ctx context.Context) error {
 		if ctx.Err() != nil || err == nil {
 			return nil
 		}
-		if errors.Is(err, errChange) {
-			continue // the term does not end
-		}
 		h.outage.begin(err)
 		if !store.IsDown(err) { // others report a database that does not answer
 			h.report(connection, err)
@@ -337,16 +324,16 @@ func (h *Holder) report(part string, err error) {
 }
 
 // serve holds shards for as long as one connection lasts, or until ctx ends.
-func (h *Holder) serve(ctx context.Context, up func()) (err error) {
+func (h *Holder) serve(ctx context.Context, up func()) error {
 	t, hangUp, err := h.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { hangUp(err) }()
+	defer hangUp()
 	// The database may have been away for the other relays, too.
 	clear(h.sightings)
 	h.reported = nil
-	if err = h.renew(ctx, t); err != nil {
+	if err := h.renew(ctx, t); err != nil {
 		return err
 	}
 	up()

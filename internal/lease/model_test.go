@@ -183,7 +183,7 @@ func (m *model) start(i int) {
 	r := &fakeRelay{model: m, owner: m.owners, shards: make(map[shardKey]*fakeShard), ended: make(chan struct{})}
 	o := Options{Owner: r.owner, Gained: r.gained, Lost: r.lost, Destinations: m.plan.wants[i], Layouts: maps.Clone(m.layouts[i])}
 	w := &fakeWriter{server: m.server, relay: r, slow: m.plan.takes, moves: m.plan.moves}
-	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(error), error) { return m.server.connect(r) })
+	r.holder = newHolder(o, slog.New(slog.DiscardHandler), w, func(context.Context) (table, func(), error) { return m.server.connect(r) })
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	m.relays[i] = r
@@ -266,8 +266,6 @@ func (m *model) do(s step) {
 		r.partition(false)
 	case "terminate":
 		m.server.terminate(r)
-	case "move": // to another session
-		r.is(func() bool { r.moves = true; return true })
 	}
 }
 
@@ -397,7 +395,7 @@ func drawPlan(t *rapid.T) plan {
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
 		p.steps = append(p.steps, step{
 			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
-			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "move", "restart", "crash", "ahead", "back", "seek", "configure", "configure all"}).
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "crash", "ahead", "back", "seek", "configure", "configure all"}).
 				Draw(t, "op"),
 			relay:  rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
 			at:     shardKey{rapid.SampledFrom(modelDestinations).Draw(t, "destination"), rapid.IntRange(0, 2).Draw(t, "part")},

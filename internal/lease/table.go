@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,42 +26,27 @@ const (
 	createWithin = 15 * time.Second
 )
 
-// session implements table on a database session. One holder uses the session, or several use it in turns.
+// session is a dedicated connection.
 type session struct {
 	conn          *sessions.Conn
-	turns         *turns // nil if one holder uses the session
 	options       *Options
 	schema        string
 	channel       string
-	sql           statements
 	server        string
-	olderThanTerm bool      // the server life is older than a term
-	row           string    // ctid of the membership
-	holdsMode     bool      // the session has the lock of the mode
-	showsLife     bool      // the session may have the lock that proves life
-	until         time.Time // when the table moves from a separate session to one in turns; zero for never
+	olderThanTerm bool   // the server life is older than a term
+	row           string // ctid of the membership
 }
 
-func newSession(conn *sessions.Conn, schema string, o *Options) *session {
-	return &session{conn: conn, options: o, schema: schema, channel: outboxsql.Channel(schema), sql: statementsOf(schema)}
-}
-
-// ownSession returns an opener of separate sessions.
-func ownSession(c *store.Connector, o *Options) opener {
-	return func(ctx context.Context) (table, func(error), error) {
-		conn, err := c.Open(ctx, store.RoleLeases)
-		if err != nil {
-			return nil, nil, err
-		}
-		s := newSession(conn, c.Schema, o)
-		return s.opened(ctx, func(error) { s.close(ctx) })
+// openSession connects, and checks that the table is a stream and stays one.
+func openSession(ctx context.Context, c *store.Connector, o *Options) (table, func(), error) {
+	conn, err := c.Open(ctx, store.RoleLeases)
+	if err != nil {
+		return nil, nil, err
 	}
-}
-
-// opened checks that the table is a stream and stays one. It calls hangUp if not.
-func (s *session) opened(ctx context.Context, hangUp func(error)) (table, func(error), error) {
+	s := &session{conn: conn, options: o, schema: c.Schema, channel: outboxsql.Channel(c.Schema)}
+	hangUp := func() { s.close(ctx) }
 	if err := s.begin(ctx); err != nil {
-		hangUp(err)
+		hangUp()
 		return nil, nil, err
 	}
 	return s, hangUp, nil
@@ -79,47 +63,10 @@ func (s *session) close(ctx context.Context) {
 	store.Close(ctx, s.conn.Conn)
 }
 
-// free releases this holder's locks of life and of the mode. It ends the session if a release fails, or if the session
-// leads to another server than the relay's other connections.
-func (s *session) free(ctx context.Context, why error) {
-	err := s.turns.use(ctx, func(ctx context.Context) error {
-		if s.showsLife {
-			if _, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_shared($1)`, s.options.Owner); err != nil {
-				return err
-			}
-		}
-		if s.holdsMode {
-			return outboxsql.ReleaseMode(ctx, s.conn.Conn, s.schema)
-		}
-		return nil
-	})
-	if err == nil && !errors.Is(why, errElsewhere) {
-		return
-	}
-	s.turns.turn <- struct{}{}
-	defer func() { <-s.turns.turn }()
-	s.turns.end(ctx)
-}
-
 // roundTrip runs f within the time for one round trip. A running statement finishes even if ctx ends: an interruption
 // would cost the connection.
 func (s *session) roundTrip(ctx context.Context, f func(context.Context) error) error {
-	if s.turns != nil {
-		return s.turns.use(ctx, f)
-	}
 	return within(ctx, answerWithin, f)
-}
-
-// send sends statements in one round trip: see [turns.send]. queue may be called again.
-func (s *session) send(ctx context.Context, queue func(*pgx.Batch)) error {
-	if s.turns != nil {
-		return s.turns.send(ctx, queue)
-	}
-	return within(ctx, answerWithin, func(ctx context.Context) error {
-		var batch pgx.Batch
-		queue(&batch)
-		return s.conn.SendBatch(ctx, &batch).Close()
-	})
 }
 
 func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
@@ -131,28 +78,10 @@ func within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return nil
 }
 
-// statements are the statements of a session. They name the schema of their tables: a session that several holders use
-// has one search_path, and a change of it would make the server plan all statements anew.
-type statements struct {
-	life, join, announce, renew, renewByKey, positions, members, remove, leave string
-}
-
-func statementsOf(schema string) statements {
-	var names []string
-	for _, table := range []string{"outbox_members", "outbox_positions", "outbox_server"} {
-		names = append(names, table, pgx.Identifier{schema, table}.Sanitize())
-	}
-	in := strings.NewReplacer(names...).Replace
-	return statements{
-		life: in(sqlLife), join: in(sqlJoin), announce: in(sqlAnnounce), renew: in(sqlRenew), renewByKey: in(sqlRenewByKey),
-		positions: in(sqlPositions), members: in(sqlMembers), remove: in(sqlRemove), leave: in(sqlLeave),
-	}
-}
-
 // A crash and a failover empty the table, which gives the server life another name. A start and another copy of the
 // database have another name as well.
 const (
-	lifeName = `life || '/' || tableoid`
+	lifeName = `life || '/' || 'outbox_server'::regclass::oid`
 
 	// sqlLife returns the life of the server, and whether it is older than a term. The first relay after a crash or a
 	// start names it.
@@ -173,11 +102,9 @@ func (s *session) begin(ctx context.Context) error {
 		err := s.roundTrip(ctx, func(ctx context.Context) error {
 			return outboxsql.HoldMode(ctx, s.conn.Conn, s.schema, outboxsql.ModeStream)
 		})
-		s.holdsMode = err == nil // after an error HoldMode holds nothing
 		if err != nil {
 			return err
 		}
-		s.showsLife = true // perhaps, even after an error
 		err = s.roundTrip(ctx, func(ctx context.Context) error {
 			return store.ShowLife(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
 		})
@@ -191,15 +118,13 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	for range 2 { // another relay may name the life at the same time
 		err = s.roundTrip(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, s.sql.life, Term.Microseconds()).Scan(&s.server, &s.olderThanTerm)
+			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.olderThanTerm)
 		})
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
 	}
-	if s.conn.IsShared() {
-		s.conn.Require(Requires(s.server))
-	}
+	s.conn.Require(Requires(s.server))
 	return err
 }
 
@@ -248,7 +173,7 @@ const sqlJoin = `WITH joined AS (
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
-		return db.QueryRow(ctx, s.sql.join, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
+		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
 	}
 	if !s.conn.IsShared() {
 		err = s.roundTrip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
@@ -261,7 +186,7 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 		return 0, err
 	}
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		return store.Introduce(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
+		return store.Introduce(ctx, s.conn, s.options.Owner, s.options.Program)
 	})
 	return renewals, err
 }
@@ -272,7 +197,7 @@ const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layo
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, s.sql.announce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
+		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
@@ -290,27 +215,20 @@ const (
 )
 
 func (s *session) renew(ctx context.Context, least int64) (renewals int64, err error) {
-	if !s.until.IsZero() && time.Now().After(s.until) && ctx.Err() == nil {
-		return 0, errChange
-	}
-	term := Term.Microseconds()
-	if s.row != "" {
-		if renewals, err = s.renewWith(ctx, s.sql.renew, s.options.Owner, term, least, s.row); renewals > 0 || err != nil {
-			return renewals, err
+	err = s.roundTrip(ctx, func(ctx context.Context) error {
+		term := Term.Microseconds()
+		err := pgx.ErrNoRows
+		if s.row != "" {
+			err = s.conn.QueryRow(ctx, sqlRenew, s.options.Owner, term, least, s.row).Scan(&s.row, &renewals)
 		}
-	}
-	return s.renewWith(ctx, s.sql.renewByKey, s.options.Owner, term, least, s.conn.IsShared())
-}
-
-// renewWith returns 0 if the statement finds no row.
-func (s *session) renewWith(ctx context.Context, sql string, args ...any) (renewals int64, err error) {
-	err = s.send(ctx, func(batch *pgx.Batch) {
-		renewals = 0
-		batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-			_, err := pgx.ForEachRow(rows, []any{&s.row, &renewals}, func() error { return nil })
-			return err
-		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term, least, s.conn.IsShared()).Scan(&s.row, &renewals)
+		}
+		return err
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
 	return renewals, err
 }
 
@@ -325,29 +243,28 @@ const (
 // read reads positions and members in one round trip. Each statement has its own snapshot, and the members' is the
 // later one.
 func (s *session) read(ctx context.Context) (snapshot, error) {
-	var seen snapshot
-	err := s.send(ctx, func(batch *pgx.Batch) {
-		seen = snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
-		batch.Queue(s.sql.positions).Query(func(rows pgx.Rows) error {
-			var at shardKey
-			var r row
-			_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.shard, &r.id, &r.epoch, &r.owner, &r.layout}, func() error {
-				seen.rows[at] = new(r)
-				return nil
-			})
-			return err
+	seen := snapshot{rows: make(map[shardKey]*row), members: make(map[int64]member)}
+	var batch pgx.Batch
+	batch.Queue(sqlPositions).Query(func(rows pgx.Rows) error {
+		var at shardKey
+		var r row
+		_, err := pgx.ForEachRow(rows, []any{&at.destination, &at.shard, &r.id, &r.epoch, &r.owner, &r.layout}, func() error {
+			seen.rows[at] = new(r)
+			return nil
 		})
-		batch.Queue(s.sql.members).Query(func(rows pgx.Rows) error {
-			var owner int64
-			var m member
-			_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
-				seen.members[owner] = m
-				m.wants, m.layouts = nil, nil
-				return nil
-			})
-			return err
-		})
+		return err
 	})
+	batch.Queue(sqlMembers).Query(func(rows pgx.Rows) error {
+		var owner int64
+		var m member
+		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
+			seen.members[owner] = m
+			m.wants, m.layouts = nil, nil
+			return nil
+		})
+		return err
+	})
+	err := s.roundTrip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	return seen, err
 }
 
@@ -360,16 +277,9 @@ func (o *Options) layoutsOf(names []string) []string {
 	return all
 }
 
-const (
-	sqlRemove = `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`
-
-	sqlLeave = `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
-	SELECT CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($2, 'shards') END`
-)
-
 func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bool, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		tag, err := s.conn.Exec(ctx, s.sql.remove, owner, renewals)
+		tag, err := s.conn.Exec(ctx, `DELETE FROM outbox_members WHERE owner = $1 AND renewals = $2`, owner, renewals)
 		removed = tag.RowsAffected() == 1
 		return err
 	})
@@ -378,7 +288,8 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 
 func (s *session) leave(ctx context.Context) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, s.sql.leave, s.options.Owner, s.channel)
+		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
+			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'shards') END`, s.options.Owner, s.channel)
 		return err
 	})
 }

@@ -63,17 +63,16 @@ func ReadLive(ctx context.Context, conn outboxsql.DB, schema string, mode outbox
 
 // Introduce stores the relay's Program, unless Process is 0, and deletes the rows of dead relays. The relay must
 // prove that it is alive: by the owner's lock, or as a member of a stream.
-func Introduce(ctx context.Context, db Execer, schema string, owner int64, p Program) error {
+func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
 	if p.Process == 0 {
 		return nil
 	}
-	relays, members := pgx.Identifier{schema, "outbox_relays"}.Sanitize(), pgx.Identifier{schema, "outbox_members"}.Sanitize()
-	_, err := db.Exec(ctx, `WITH gone AS (DELETE FROM `+relays+` AS r WHERE r.owner <> $1 AND NOT EXISTS (
+	_, err := db.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND NOT EXISTS (
 			SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 				AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-				AND classid::bigint << 32 | objid::bigint = r.owner)
-			AND NOT EXISTS (SELECT FROM `+members+` AS m WHERE m.owner = r.owner))
-		INSERT INTO `+relays+` (owner, process, host, version, config, started_at, loaded_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+				AND classid::bigint << 32 | objid::bigint = owner)
+			AND NOT EXISTS (SELECT FROM outbox_members AS m WHERE m.owner = outbox_relays.owner))
+		INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (owner) DO UPDATE SET paused = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
 	if err != nil && IsDown(err) { // for people only: a relay works without the right to store it
 		return fmt.Errorf("store the description of the relay: %w", err)

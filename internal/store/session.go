@@ -173,7 +173,7 @@ func ShowLife(ctx context.Context, conn outboxsql.DB, schema string, owner int64
 	if !held {
 		return fmt.Errorf("take the lock that proves life: %w", foreign(ctx, conn, schema, LockLife))
 	}
-	return Introduce(ctx, conn, schema, owner, p)
+	return Introduce(ctx, conn, owner, p)
 }
 
 // Hold connects, so that the relay counts as alive before it writes a lease.

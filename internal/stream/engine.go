@@ -26,7 +26,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Options are the parts of an [Engine]. All fields except Turns, Program, Trigger and Starts are required.
+// Options are the parts of an [Engine]. All fields except Program, Trigger and Starts are required.
 type Options struct {
 	// Limits bound the engine. Claims is the number of connections that read, Batch the largest number of events of one
 	// read, and Bytes bounds the payloads of one read.
@@ -37,8 +37,6 @@ type Options struct {
 	Connector *store.Connector
 	// Owner is the number of the relay: see store.NewOwner.
 	Owner int64
-	// Turns has the sessions for leases that relays of several outboxes use in turns; nil for a separate session.
-	Turns *lease.Turns
 	// Program describes the relay's process; the zero value without a process.
 	Program store.Program
 	// Outbox is the name of the outbox, or empty.
@@ -143,7 +141,7 @@ func New(o Options) *Engine {
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Trigger: o.Trigger, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("notify", err) },
 	})
-	leases := lease.Options{Owner: o.Owner, Program: o.Program, Turns: o.Turns, Create: e.create, Arrange: e.arrange, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report, Layouts: make(map[string]string)}
+	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Arrange: e.arrange, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report, Layouts: make(map[string]string)}
 	for _, w := range e.wanted {
 		leases.Destinations = append(leases.Destinations, w.Destination)
 		leases.Layouts[w.Destination] = w.layout()
