@@ -158,7 +158,7 @@ func TestWhatIsSaidInAnOutage(t *testing.T) {
 			if f := found["gone"]; f.Severity != doctor.Error || !strings.Contains(f.Text, "cannot be used from here") || !strings.Contains(f.Text, "has been down for") {
 				t.Errorf("gone: %+v", f)
 			}
-			if f := found["picky"]; f.Severity != doctor.Warning || !strings.Contains(f.Text, "3 dead letters") || !strings.Contains(f.Text, "422") {
+			if f := found["picky"]; f.Severity != doctor.Warning || !strings.Contains(f.Text, "Dead letters: 3") || !strings.Contains(f.Text, "422") {
 				t.Errorf("picky: %+v", f)
 			}
 			if f := found["audit"]; f.Severity != doctor.OK {
