@@ -25,8 +25,8 @@ const (
 	// Done: nothing is left to do. This state does not tell who has received the event; the states of its deliveries do,
 	// as far as they are stored.
 	Done State = "done"
-	// Unknown: a delivery is no longer stored, and no record shows an acknowledgement: `notifyd positions forget`, a
-	// change of the mode, or a person with SQL has removed it.
+	// Unknown: the row of a delivery is gone, and nothing shows that it was acknowledged. `notifyd positions forget`, a
+	// change of the mode, or SQL by hand has removed it.
 	Unknown State = "unknown"
 )
 
@@ -55,9 +55,8 @@ const (
 	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
-	// Passed: the destination of a stream is past the event, and no table shows whether the destination has received
-	// it: a setting of the destination (Destination.Drops) may have excluded it, or the routes of that time are no
-	// longer stored.
+	// Passed: the position of the destination is past the event, and no table shows whether the event was delivered. A
+	// setting (Destination.Drops) may have excluded it, or the routes of that time are no longer stored.
 	Passed State = "passed"
 )
 

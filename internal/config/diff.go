@@ -55,7 +55,7 @@ type Difference struct {
 	Settings []Change `json:"settings"`
 }
 
-// Empty reports whether there is no difference.
+// Empty reports whether nothing differs.
 func (d Difference) Empty() bool {
 	return len(d.Destinations) == 0 && len(d.Routes) == 0 && len(d.Settings) == 0
 }
@@ -173,7 +173,7 @@ func SameSet(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// leaf is a setting without settings of its own.
+// leaf is a setting with no settings below it.
 type leaf struct{ path, shown, actual string }
 
 // flattenConfig lists all settings but destinations and routes.

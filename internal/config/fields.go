@@ -52,7 +52,7 @@ func settingOf(all []setting, name string) setting {
 }
 
 // keyOf returns the key of a field, "" if it has none, and whether the field is
-// a struct whose own fields stand in its place.
+// an inlined struct: its fields are settings of the struct around it.
 func keyOf(f reflect.StructField) (name string, inline bool) {
 	tag, hasTag := f.Tag.Lookup("yaml")
 	name, options, _ := strings.Cut(tag, ",")

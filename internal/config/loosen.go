@@ -14,8 +14,8 @@ import (
 // expansionPattern matches a text with an expansion, which may stand for any scalar.
 const expansionPattern = `\$\{(env|file):`
 
-// orNull is the type that a setting may have in place of its own, unless it is
-// required or an element of a list.
+// orNull is the type of a value that leaves a setting at its default. Required
+// settings and elements of lists do not accept it.
 const orNull = "null"
 
 // loosen completes the schema of the setting v, whose value is the default.

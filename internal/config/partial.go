@@ -10,7 +10,7 @@ import (
 // part is the part of a file that is read; the rest is dropped before any expansion.
 // The zero value is the whole file.
 type part struct {
-	// keys are those of the top level; nil for all.
+	// keys are the top-level keys that are read; nil for all.
 	keys []string
 	// names keeps only type and order settings of each destination.
 	names bool

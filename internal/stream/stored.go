@@ -255,7 +255,7 @@ func (s *stored) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.
 	return s.take(all, r, leads)
 }
 
-// filter applies the filter to a row. A row that is no longer for the destination is finished.
+// filter applies the filter to a row; take removes a row that it excludes.
 func (s *stored) filter(r *deliveries.Row) {
 	if r.Missing || r.Filtered {
 		return
