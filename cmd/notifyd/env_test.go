@@ -176,7 +176,7 @@ func hasRelay(r result) bool {
 func deadLetter(t *testing.T, url, id string) string {
 	t.Helper()
 	until(t, url, "SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1::text::bigint AND state = 'dead')", id)
-	return query[string](t, url, "SELECT last_error FROM outbox_deliveries WHERE event_id = $1::text::bigint", id)
+	return query[string](t, url, "SELECT last_error FROM outbox_deliveries WHERE event_id = $1::text::bigint AND state = 'dead'", id)
 }
 
 // mails waits until the sink has n mails.
