@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -115,6 +116,25 @@ func TestNoHang(t *testing.T) {
 		"an order of all events whose first one waits for its next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
 			return busy(t, pool, insertThree, func(context.Context) error { return delivery.RetryAfter(time.Hour, errors.New("no")) }, inTotalOrder(t, pool))
+		},
+		"an order of all events that waits for an open transaction": func(t *testing.T, pool *pgxpool.Pool) *patient {
+			t.Helper()
+			lane := inTotalOrder(t, pool)
+			p := newPatient(t, pool, never, delivery.HandlerFunc(works), lane)
+			p.start()
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+			testdb.Exec(t, tx, insertThree)
+			execute(t, pool, insertThree)
+			if lane.Order == delivery.OrderTotal {
+				testenv.Await(t, "the events behind the transaction are read", func() bool {
+					return slices.ContainsFunc(p.Stats().Positions, func(s observe.PositionStats) bool { return s.Destination == "mail" && s.Gaps > 0 && s.Open > 0 })
+				})
+			}
+			return p
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,30 +14,41 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// lineWriters is the number of serialized writers.
-const lineWriters = 16
+// totalWriters is the number of writers.
+const totalWriters = 16
 
-// writeInLine serializes the writers, and writes random transactions until ctx ends.
-func (e *env) writeInLine(ctx context.Context, seed uint64) {
+// writeSerialized serializes the writers, and writes random transactions until ctx ends.
+func (e *env) writeSerialized(ctx context.Context, seed uint64) {
+	e.t.Helper()
+	conn, err := pgx.Connect(e.ctx, e.url)
+	if err != nil {
+		e.t.Error(err)
+		return
+	}
+	err = outboxsql.SerializeWriters(e.ctx, conn, "public", true, outboxsql.SerializeOptions{})
+	if err := errors.Join(err, conn.Close(context.WithoutCancel(e.ctx))); err != nil {
+		e.t.Error(err)
+		return
+	}
+	e.writeTotal(ctx, seed)
+}
+
+// writeTotal writes random transactions until ctx ends.
+func (e *env) writeTotal(ctx context.Context, seed uint64) {
 	e.t.Helper()
 	var writers sync.WaitGroup
 	defer writers.Wait()
-	for n := range uint64(lineWriters) {
+	for n := range uint64(totalWriters) {
 		conn, err := pgx.Connect(e.ctx, e.url)
 		if err != nil {
 			e.t.Error(err)
 			return
 		}
-		if n == 0 {
-			if err := outboxsql.SerializeWriters(e.ctx, conn, "public", true, outboxsql.SerializeOptions{}); err != nil {
-				e.t.Error(err)
-			}
-		}
 		writers.Go(func() {
 			defer func() { _ = conn.Close(context.WithoutCancel(e.ctx)) }()
 			r := rand.New(rand.NewPCG(seed, n))
 			for ctx.Err() == nil {
-				if err := writeLineOnce(e.ctx, conn, r); err != nil {
+				if err := writeTotalOnce(e.ctx, conn, r); err != nil {
 					e.t.Errorf("writer %d: %v", n, err)
 					return
 				}
@@ -47,8 +58,8 @@ func (e *env) writeInLine(ctx context.Context, seed uint64) {
 	}
 }
 
-// writeLineOnce is one transaction.
-func writeLineOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) (err error) {
+// writeTotalOnce is one transaction.
+func writeTotalOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) (err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -81,15 +92,15 @@ func writeLineOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) (err error
 // order of commits, which is the order of ids, and only a suffix of them repeats.
 func TestTotalUnderKills(t *testing.T) {
 	t.Parallel()
-	c, o := underFaults(t, killsOnly, (*env).writeInLine)
+	c, o := underFaults(t, killsOnly, (*env).writeSerialized)
 	o.check(t, c.env)
 	o.checkCopies(t, c.env)
 }
 
-// TestTotalUnderFaults: relays are killed, frozen, stopped and cut off, and no event comes for the first
-// time before its turn.
+// TestTotalUnderFaults: relays are killed, frozen, stopped and cut off while transactions overlap, and no event comes for the
+// first time before one with a lower id.
 func TestTotalUnderFaults(t *testing.T) {
 	t.Parallel()
-	c, o := underFaults(t, allFaults, (*env).writeInLine)
+	c, o := underFaults(t, allFaults, (*env).writeTotal)
 	o.check(t, c.env)
 }

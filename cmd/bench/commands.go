@@ -142,7 +142,8 @@ counts: without a trigger; with the trigger as it is by default and a relay at
 work; with the trigger silent and no relay, which is what the trigger alone costs;
 and with a notification of every event. The four take turns. With --serialized a
 fifth is added, in which writers are serialized (migrate --serialize-writers on), and
-the latency of its commits beside that without a trigger.`,
+the latency of its commits beside that without a trigger. With --total the relay at
+work delivers all events one after the other (order: total).`,
 		Example: "  bench insert\n  bench insert --writers 64 --seconds 15 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {
@@ -158,6 +159,7 @@ the latency of its commits beside that without a trigger.`,
 	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
 	cmd.Flags().BoolVar(&o.Serialized, "serialized", false, "measure serialized writers as well")
+	cmd.Flags().BoolVar(&o.Total, "total", false, "the relay at work delivers in the order of ids (order: total); needs --mode stream")
 	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }

@@ -26,6 +26,8 @@ type InsertOptions struct {
 	Mode Mode
 	// Serialized also measures serialized writers, without a trigger, and compares them with writers without a trigger.
 	Serialized bool
+	// Total makes the relay at work deliver in total order. Requires ModeStream.
+	Total bool
 }
 
 // InsertResult is the result of [Insert]: commits per second of all writers, medians of
@@ -113,6 +115,9 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 	}
 	if err := o.Mode.check(); err != nil {
 		return InsertResult{}, err
+	}
+	if o.Total && o.Mode != ModeStream {
+		return InsertResult{}, errors.New("a total order needs --mode stream")
 	}
 	var result InsertResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
@@ -214,7 +219,7 @@ func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, 
 	}
 	stops = append(stops, stopListening)
 	auto := of[notifyAuto]
-	if auto.relay, err = b.startProcess(ctx, auto.schema, order{}); err != nil {
+	if auto.relay, err = b.startProcess(ctx, auto.schema, order{Total: b.want.Total}); err != nil {
 		return stop, err
 	}
 	stops = append(stops, func() error {

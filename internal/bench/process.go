@@ -38,6 +38,8 @@ type order struct {
 	Events int `json:"events"`
 	// Report makes the process write a line for each delivery as it begins.
 	Report bool `json:"report"`
+	// Total makes the relay deliver all events one after the other, in the order of ids.
+	Total bool `json:"total"`
 }
 
 // account is the result that a relay's process writes at its end.
@@ -82,7 +84,11 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if o.Report {
 		ledger.out = stdout
 	}
-	if err := relay.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(ledger.deliver)}); err != nil {
+	var lane delivery.Lane
+	if o.Total {
+		lane.Order = delivery.OrderTotal
+	}
+	if err := relay.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(ledger.deliver), Lane: lane}); err != nil {
 		return err
 	}
 	r := start(ctx, relay.Run)

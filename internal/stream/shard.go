@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -370,8 +371,8 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 	}
 	sh.totalBlocked = false
 	held := sh.stored.totalHeld()
-	if len(sh.inFlight.events.Returned) > 0 && !held {
-		return sh.inFlight.deliverReturned(0, len(sh.inFlight.events.Returned)), nil
+	if n := sh.unheld(); n > 0 && !held {
+		return sh.inFlight.deliverReturned(0, n), nil
 	}
 	if sh.inFlight.cannotSend() {
 		return false, nil
@@ -409,6 +410,23 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 		return did, err
 	}
 	return sh.feedReplay(ctx, conn)
+}
+
+// unheld returns how many of the returned deliveries may go: in a total order, those below the first gap.
+func (sh *shard) unheld() int {
+	all := sh.inFlight.events.Returned
+	if !sh.order.total {
+		return len(all)
+	}
+	n, _ := slices.BinarySearchFunc(all, sh.reader.FirstGap(), func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) })
+	return n
+}
+
+// holdsMany reports whether many events of a total order wait for the transactions of gaps. Nothing above the first gap is read
+// then.
+func (sh *shard) holdsMany() bool {
+	all := sh.inFlight.events.Returned
+	return sh.order.total && sh.unheld() < len(all) && (len(all) >= sh.e.limits.Batch || flight.Size(all) >= sh.e.memory())
 }
 
 // feedReplay hands over events of a replay, within the capacity that live events leave. It reports whether it did
@@ -454,7 +472,7 @@ func (sh *shard) readsNow() bool {
 // readNext reads up to reserved events, for which the lane has capacity.
 func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int) (did bool, err error) {
 	now := time.Now()
-	before := sh.reader.Head()
+	before, goes := sh.reader.Head(), sh.unheld()
 	announced, b, err := sh.nextBatch(ctx, conn, reserved)
 	if err != nil {
 		sh.lane.Return(reserved)
@@ -464,7 +482,8 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 		return false, err
 	}
 	sh.setFull(b.Full)
-	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil {
+	waits := sh.order.total && sh.reader.FirstGap() < math.MaxInt64
+	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil && !waits {
 		q := sh.query(ctx, reserved)
 		q.Bytes = min(q.Bytes, capacity)
 		sh.reader.Begin(ctx, conn, q) // runs while this batch is handed over
@@ -488,7 +507,7 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 		sh.stored.readThrough, sh.progress.dirty = 0, true
 	}
 	sh.e.began()
-	return b.Full || b.Seen > 0, nil
+	return b.Full || b.Seen > 0 || sh.unheld() > goes, nil
 }
 
 // freshFor is how long a batch that was read ahead stays usable, from the begin of its read. Later its delays are
@@ -501,18 +520,27 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 		b, err = sh.reader.Take()
 		return sh.hint.Load(), b, err // events may have been announced after the read began, so another read follows
 	}
-	announced = sh.hint.Swap(false)
-	b, err = sh.reader.Read(ctx, conn, sh.query(ctx, reserved))
+	q := sh.query(ctx, reserved)
+	if announced = sh.hint.Swap(false); q.Reach == tail.ReachFirstGap {
+		sh.hint.Store(true) // the rest is read when the gap has ended
+	}
+	b, err = sh.reader.Read(ctx, conn, q)
 	return announced, b, err
 }
 
 // query returns a read of up to n events.
 func (sh *shard) query(ctx context.Context, n int) tail.Query {
-	return tail.Query{
+	q := tail.Query{
 		Shard: sh.tailShard(),
-		Limit: n, Rows: skipAhead * n, Bytes: sh.e.limits.Bytes, EventBytes: sh.e.limits.EventBytes, Skip: sh.types.Skip,
-		GapsOnly: sh.exact.OnlyGaps(ctx, sh.reader) || sh.order.total && sh.stored.readThrough > 0 && sh.stored.readThrough <= sh.reader.Head(), Assigned: sh.e.last.Load(),
+		Limit: n, Rows: skipAhead * n, Bytes: sh.e.limits.Bytes, EventBytes: sh.e.limits.EventBytes, Skip: sh.types.Skip, Assigned: sh.e.last.Load(),
 	}
+	switch {
+	case sh.holdsMany():
+		q.Reach = tail.ReachFirstGap
+	case sh.exact.OnlyGaps(ctx, sh.reader), sh.order.total && sh.stored.readThrough > 0 && sh.stored.readThrough <= sh.reader.Head():
+		q.Reach = tail.ReachGaps
+	}
+	return q
 }
 
 // tailShard returns the shard to read if the destination has several, or had until recently: then the hashes tell which
@@ -572,11 +600,14 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 		d.Key = sh.order.of(e)
 		all = append(all, d)
 	}
-	for _, d := range all[min(reserved, len(all)):] { // surplus of a batch that was read ahead
+	n := min(reserved, len(all)) // the rest is the surplus of a batch that was read ahead
+	if sh.order.total {
+		n = 0 // events go in the order of ids, and none goes before the event of a gap below
+	}
+	for _, d := range all[n:] {
 		sh.inFlight.events.Return(d)
 	}
-	all = all[:min(reserved, len(all))]
-	sh.inFlight.deliver(p, all, nil, reserved)
+	sh.inFlight.deliver(p, all[:n], nil, reserved)
 }
 
 // save writes the position and the outcomes in one transaction, which writes nothing if this relay no longer owns the

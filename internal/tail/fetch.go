@@ -159,7 +159,7 @@ func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string
 		params = append(params, wire.TextArray(p.query.Skip))
 	}
 	if len(p.gaps) > 0 {
-		low, high := g.params()
+		low, high := g.params(len(p.gaps))
 		params = append(params, low, high)
 	}
 	begin := ""

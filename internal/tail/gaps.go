@@ -46,16 +46,24 @@ type gaps struct {
 	low, high []byte      // parameters of the statement, nil if stale
 }
 
-// params returns the bounds of all gaps as two arrays.
-func (g *gaps) params() (low, high []byte) {
+// params returns the bounds of the first n gaps as two arrays. Those of all gaps are kept for the next read.
+func (g *gaps) params(n int) (low, high []byte) {
+	if n < len(g.all) {
+		return bounds(g.all[:n])
+	}
 	if g.low == nil {
-		from, to := make([]int64, len(g.all)), make([]int64, len(g.all))
-		for i, a := range g.all {
-			from[i], to[i] = a.From, a.To
-		}
-		g.low, g.high = wire.AppendInt8Array(nil, from), wire.AppendInt8Array(nil, to)
+		g.low, g.high = bounds(g.all)
 	}
 	return g.low, g.high
+}
+
+// bounds returns the bounds of gaps as two arrays.
+func bounds(all []gap) (low, high []byte) {
+	from, to := make([]int64, len(all)), make([]int64, len(all))
+	for i, a := range all {
+		from[i], to[i] = a.From, a.To
+	}
+	return wire.AppendInt8Array(nil, from), wire.AppendInt8Array(nil, to)
 }
 
 // add adds gaps above all others.

@@ -47,8 +47,8 @@ type Query struct {
 	// Shard selects the wanted events. Of other shards only the ids are read, as of types to skip. The zero value
 	// selects all.
 	Shard Shard
-	// GapsOnly reads the gaps, and nothing above the head.
-	GapsOnly bool
+	// Reach bounds the read.
+	Reach Reach
 	// Assigned is an id up to which the sequence has assigned all ids: a read below it need not ask. 0 is always right.
 	Assigned int64
 	// Passed reports that another reader has passed all ids up to Assigned, which is not below the head. The read ends
@@ -56,6 +56,16 @@ type Query struct {
 	// none.
 	Passed bool
 }
+
+// Reach is the part of the table that is read.
+type Reach int
+
+// What a read reads.
+const (
+	ReachAll      Reach = iota // the gaps, and ids above the head
+	ReachGaps                  // the gaps
+	ReachFirstGap              // the first gap
+)
 
 // Shard selects the events of some aggregates: see [outboxsql.Hash].
 type Shard struct {
@@ -168,6 +178,14 @@ func (r *Reader) Follow(s Seen) bool {
 	r.gaps.add(above, &gapGroup{found: r.writers.count.Add(1), since: time.Now()})
 	r.head, r.full = s.Head, false
 	return true
+}
+
+// FirstGap returns the lowest id that was not seen and may still appear; math.MaxInt64 without gaps.
+func (r *Reader) FirstGap() int64 {
+	if len(r.gaps.all) == 0 {
+		return math.MaxInt64
+	}
+	return r.gaps.all[0].From
 }
 
 // NextScan returns when a scan is worth its cost for the current gaps; false without such gaps. A scan is useful only
@@ -286,6 +304,9 @@ func (r *Reader) newFetch(q Query) fetch {
 	p := fetch{query: q, began: r.writers.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
 	p.holdsPartitions = r.partitioned && r.gaps.anyDead(p.began)
+	if q.Reach == ReachFirstGap {
+		p.gaps = p.gaps[:min(1, len(p.gaps))]
+	}
 	p.limit, p.upto = r.bounds(q)
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))
 	return p
@@ -328,7 +349,7 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 		upto = r.head + ahead*int64(limit)
 	}
 	switch {
-	case q.GapsOnly:
+	case q.Reach != ReachAll:
 		upto = r.head
 	case q.Passed:
 		upto = min(upto, q.Assigned)
@@ -340,8 +361,11 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 func (r *Reader) advance(p *fetch) {
 	cut := p.truncated || p.rows >= p.limit
 	horizon := int64(math.MaxInt64)
-	if cut {
+	switch {
+	case cut:
 		horizon = p.last
+	case p.query.Reach == ReachFirstGap && len(r.gaps.all) > 0:
+		horizon = r.gaps.all[0].To
 	}
 	switch {
 	case p.query.Passed:
@@ -362,5 +386,5 @@ func (r *Reader) advance(p *fetch) {
 		r.rowsPerEvent = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64 && !p.query.GapsOnly && (!p.query.Passed || p.upto < p.query.Assigned)
+	p.batch.Full = cut || p.upto < math.MaxInt64 && p.query.Reach == ReachAll && (!p.query.Passed || p.upto < p.query.Assigned)
 }

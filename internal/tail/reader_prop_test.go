@@ -206,6 +206,9 @@ func (s *propRun) step() {
 func (s *propRun) poll() (full bool) {
 	s.Helper()
 	q := Query{Limit: 1 + s.rng.IntN(2000), Bytes: s.rng.IntN(2) * (1 + s.rng.IntN(100_000))}
+	if !s.calm && s.rng.IntN(8) == 0 {
+		q.Reach = ReachFirstGap
+	}
 	before := s.Head()
 	var b Batch
 	var err error

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -486,4 +488,29 @@ func TestLooksAhead(t *testing.T) {
 	if n != 201 || r.Head() != 1000100 || r.Gaps().String() != "{[101,1000000)}" {
 		t.Errorf("%d events up to %d, gaps %v", n, r.Head(), r.Gaps())
 	}
+}
+
+// TestReachFirstGap: such a read neither finds nor ends anything above the first gap.
+func TestReachFirstGap(t *testing.T) {
+	t.Parallel()
+	r := follow(newLog(t), 0, nil)
+	writers := []*pgx.Conn{r.Dial(), r.Dial(), r.Dial()}
+	for _, w := range writers {
+		testdb.Exec(t, w, `BEGIN`)
+		testdb.Exec(t, w, insert)
+		r.Exec(insert)
+	}
+	r.read(Query{})
+	for i, w := range writers {
+		testdb.Exec(t, w, []string{`COMMIT`, `ROLLBACK`, `COMMIT`}[i])
+	}
+	r.Exec(insert)
+	r.scan()
+	for i, want := range []string{"{[3,4),[5,6)}", "{[5,6)}", "{}", "{}"} {
+		ids, b := r.read(Query{Reach: ReachFirstGap})
+		if found := [][]int64{{1}, {}, {5}, {}}[i]; !slices.Equal(ids, found) || r.Gaps().String() != want || b.Full || r.Head() != 6 {
+			t.Errorf("read %d: %d, left %v; head %d, full %v", i, ids, r.Gaps(), r.Head(), b.Full)
+		}
+	}
+	r.expect("the rest", "{}", 7)
 }

@@ -47,8 +47,8 @@ func simulatedDestinations() map[string]delivery.Lane {
 type checker struct {
 	calls   atomic.Int64 // that have begun
 	mu      sync.Mutex
-	written map[string][]int64 // committed ids per aggregate, and per shard of a total order, in order
-	global  bool               // writers are serialized: all that was written is in one order
+	written map[string][]int64 // committed ids per aggregate, and of allEvents, in order
+	global  bool               // writers are serialized: ids are in the order of commits
 	got     map[string]map[int64]int
 	last    map[string]map[string]int64 // per destination and aggregate: the event it got last
 	died    map[string]map[int64]bool
@@ -61,6 +61,9 @@ type checker struct {
 	down    map[string]bool
 	replays map[string]map[int]*replayed // per destination, and number
 }
+
+// allEvents stands for the events of all aggregates, which a total order has in the order of ids.
+const allEvents = "all"
 
 func newChecker() *checker {
 	j := &checker{
@@ -113,8 +116,9 @@ func (j *checker) deliver(_ context.Context, e *delivery.Event) error {
 // shard, and may still arrive.
 func (j *checker) order(e *delivery.Event, call int64) {
 	last, shard := j.last[e.Destination], e.AggregateID
-	if strings.HasPrefix(e.Destination, "total") {
-		shard = j.unit(shard)
+	total := strings.HasPrefix(e.Destination, "total")
+	if total {
+		shard = allEvents
 	}
 	arrived := j.arrived[e.Destination]
 	if arrived[shard] > call {
@@ -125,6 +129,9 @@ func (j *checker) order(e *delivery.Event, call int64) {
 	before := last[shard]
 	last[shard] = e.ID
 	if e.ID <= before {
+		if total && j.got[e.Destination][e.ID] == 1 && !j.died[e.Destination][e.ID] {
+			j.faults = append(j.faults, fmt.Sprintf("%s got %d for the first time after %d", e.Destination, e.ID, before))
+		}
 		j.again++
 		return
 	}
@@ -136,29 +143,24 @@ func (j *checker) order(e *delivery.Event, call int64) {
 	}
 }
 
-// unit returns what a total order can promise for the events of an aggregate: those of one writer, whose
-// transactions do not overlap, or all.
-func (j *checker) unit(aggregate string) string {
-	if writer, _, is := strings.Cut(aggregate, "-"); is && !j.global {
-		return "writer " + writer
-	}
-	return "all"
-}
-
 // wrote notes ids of aggregates that are about to be committed.
 func (j *checker) wrote(ids map[string][]int64) {
-	shards := make(map[string][]int64)
+	all := j.written[allEvents]
+	highest := int64(0)
+	if len(all) > 0 {
+		highest = all[len(all)-1]
+	}
 	for aggregate, some := range ids {
 		j.written[aggregate] = append(j.written[aggregate], some...)
-		shards[j.unit(aggregate)] = append(shards[j.unit(aggregate)], some...)
-	}
-	for shard, some := range shards {
-		slices.Sort(some)
-		if all := j.written[shard]; len(all) > 0 && all[len(all)-1] > some[0] {
-			j.faults = append(j.faults, fmt.Sprintf("%d is committed after %d", some[0], all[len(all)-1]))
+		for _, id := range some {
+			if j.global && id < highest {
+				j.faults = append(j.faults, fmt.Sprintf("%d is committed after %d", id, highest))
+			}
+			at, _ := slices.BinarySearch(all, id)
+			all = slices.Insert(all, at, id)
 		}
-		j.written[shard] = append(j.written[shard], some...)
 	}
+	j.written[allEvents] = all
 }
 
 // member is a relay that comes and goes.

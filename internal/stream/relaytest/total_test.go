@@ -10,11 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -59,9 +62,13 @@ func (r *totalRun) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // start starts a relay, and returns how to stop it.
-func (r *totalRun) start(lane delivery.Lane) (stop func()) {
+func (r *totalRun) start(lane delivery.Lane, change ...func(*notifyd.Config)) (stop func()) {
 	r.t.Helper()
-	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)), PollInterval: 100 * time.Millisecond})
+	cfg := notifyd.Config{Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)), PollInterval: 100 * time.Millisecond}
+	for _, f := range change {
+		f(&cfg)
+	}
+	relay, err := notifyd.New(r.pool, cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -617,4 +624,151 @@ func TestTotalHandsOutAll(t *testing.T) {
 	if !slices.Equal(got, ascending(1, 1515)) {
 		t.Errorf("out of order: %v", got[:20])
 	}
+}
+
+// begin begins a transaction that has written n events.
+func (r *totalRun) begin(n int) pgx.Tx {
+	r.t.Helper()
+	tx, err := r.pool.Begin(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(r.t.Context())) })
+	r.write(tx, n)
+	return tx
+}
+
+// write writes n events in a transaction.
+func (r *totalRun) write(tx pgx.Tx, n int) {
+	r.t.Helper()
+	if _, err := tx.Exec(r.t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT 'a', 'a', nullif(g % 7, 0)::text, '{}' FROM generate_series(1, $1::int) AS g`, n); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// end commits a transaction, or rolls it back.
+func (r *totalRun) end(tx pgx.Tx, commit bool) {
+	r.t.Helper()
+	end := tx.Rollback
+	if commit {
+		end = tx.Commit
+	}
+	if err := end(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// read waits until the relay has read up to an id, and returns the figures of its shard.
+func (r *totalRun) read(upto int64) (at observe.PositionStats) {
+	r.t.Helper()
+	testenv.Await(r.t, fmt.Sprintf("the relay reads up to %d", upto), func() bool {
+		for _, at = range r.relay.Stats().Positions {
+			if at.Destination == "orders" && at.Head >= upto {
+				return true
+			}
+		}
+		return false
+	})
+	return at
+}
+
+// expect waits for as many tries as it expects, and compares.
+func (r *totalRun) expect(want []int64) {
+	r.t.Helper()
+	got := r.until(fmt.Sprintf("%d deliveries", len(want)), func(tries []int64) bool { return len(tries) >= len(want) })
+	if !slices.Equal(got, want) {
+		r.t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+// TestTotalWaitsForOpenTransactions: an event waits until each transaction with a lower id has ended, by a commit or without one.
+func TestTotalWaitsForOpenTransactions(t *testing.T) {
+	t.Parallel()
+	for _, commit := range []bool{true, false} {
+		t.Run(fmt.Sprintf("commit %v", commit), func(t *testing.T) {
+			t.Parallel()
+			r := newTotalRun(t)
+			defer r.start(delivery.Lane{Order: delivery.OrderTotal})()
+			first := r.begin(2)
+			r.insert(2)
+			second := r.begin(1)
+			r.insert(1)
+			r.read(6)
+			r.end(second, commit)
+			r.insert(1)
+			r.read(7)
+			r.end(first, commit)
+			if commit {
+				r.expect(ascending(1, 7))
+			} else {
+				r.expect([]int64{3, 4, 6, 7})
+			}
+		})
+	}
+}
+
+// TestTotalHoldsFewInMemory: while a transaction with a low id is open, the relay does not read all that comes behind it, however
+// many events gaps turn into.
+func TestTotalHoldsFewInMemory(t *testing.T) {
+	t.Parallel()
+	const batch, n = 20, 1000
+	r := newTotalRun(t)
+	defer r.start(delivery.Lane{Order: delivery.OrderTotal}, func(c *notifyd.Config) { c.Batch = batch })()
+	first, second := r.begin(1), r.begin(1)
+	for range n { // one turn each, so that no read finds all gaps as one range
+		r.write(second, 1)
+		r.write(first, 1)
+	}
+	r.insert(n)
+	r.read(3)
+	r.end(second, true)
+	r.insert(1)
+	at := r.read(3)
+	if at.Open > 4*batch {
+		t.Errorf("%d events are in memory", at.Open)
+	}
+	r.end(first, true)
+	r.expect(ascending(1, 2+2*n+n+1))
+}
+
+// TestTotalTakesHeldOver: a relay that stops while events wait for a transaction has delivered none of them, and the next one
+// delivers each once.
+func TestTotalTakesHeldOver(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	stop := r.start(delivery.Lane{Order: delivery.OrderTotal})
+	r.insert(1)
+	first := r.begin(1)
+	r.insert(3)
+	r.read(5)
+	stop()
+	defer r.start(delivery.Lane{Order: delivery.OrderTotal})()
+	r.read(5)
+	r.end(first, true)
+	r.expect(ascending(1, 5))
+}
+
+// TestTotalOfManyWriters: many writers write at once, and roll back now and then. The events arrive in the order of ids.
+func TestTotalOfManyWriters(t *testing.T) {
+	t.Parallel()
+	const writers, transactions = 8, 60
+	r := newTotalRun(t)
+	defer r.start(delivery.Lane{Order: delivery.OrderTotal})()
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for n := range transactions {
+				tx := r.begin(1 + n%3)
+				r.write(tx, 1)
+				r.end(tx, (w+n)%5 > 0)
+			}
+		})
+	}
+	all.Wait()
+	var ids []int64
+	if err := r.pool.QueryRow(t.Context(), `SELECT array_agg(id ORDER BY id) FROM outbox_events`).Scan(&ids); err != nil {
+		t.Fatal(err)
+	}
+	r.expect(ids)
 }
