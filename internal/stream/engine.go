@@ -337,7 +337,7 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 // after the tick.
 func (e *Engine) scanAfter(ctx context.Context, tick uint64) (l *tail.WriterScan, err error) {
 	err = e.pool.lend(ctx, func(ctx context.Context, conn *session.Conn) (err error) {
-		l, err = e.writers.Scan(ctx, conn)
+		l, err = e.writers.Scan(ctx, conn, "")
 		return err
 	})
 	if err != nil || l == nil || !l.BeganAfter(tick) {

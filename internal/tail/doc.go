@@ -12,12 +12,15 @@
 //  3. When no writer is left, the gap is clear. A read that begins after that scan has ended finds the committed events of the
 //     gap. The ids that it does not find are dead.
 //
+// A scan first reads the last assigned id, and so lists the writers of all ids up to it. Gaps that a later read finds there
+// need no other scan: the rolled-back inserts of a backlog are dead at the next read.
+//
 // # Proof that no event is missed
 //
 // nextval takes that lock for the top-level transaction before it draws, and only the end of the transaction releases
-// it: not ROLLBACK TO, not PREPARE. Assume that g is a gap below a visible id h. The sequence assigns one id at a time,
-// upwards (CACHE 1, INCREMENT 1). So g was drawn before h, and its writer had the lock before that. The scan began
-// after h was seen, so the writer holds the lock during the scan, or has ended. If it holds the lock, the scan lists
+// it: not ROLLBACK TO, not PREPARE. Assume that g is a gap below an id h that was visible, or assigned, before the scan
+// read pg_locks. The sequence assigns one id at a time, upwards (CACHE 1, INCREMENT 1). So g was drawn before h, and its
+// writer had the lock before that. So the writer holds the lock during the scan, or has ended. If it holds the lock, the scan lists
 // it. When a scan no longer lists it, it has ended, and a commit is visible before its locks are released. A statement
 // that begins then sees the row, or the row does not exist. The proof uses no clock and no unrelated transaction.
 //
@@ -37,6 +40,9 @@
 //     Neither reader has seen these ids, and a scan that begins afterwards lists their writers.
 //   - Writers are kept in memory. Their names end with the server life (pg_postmaster_start_time). Then, and at a take-over, a
 //     new scan lists them again.
+//   - One life of the server for a reader and its scans. A crash may lose assigned ids above the visible ones, and the sequence
+//     assigns them again. So a scan of one life is never used in another.
+//   - A sequence that is never set back. The next scan notices it; until then, new ids may be mistaken for rolled-back ones.
 //   - Moving locks. pg_locks reads the fast-path slots first, and a lock moves only from there to the main table: a scan may
 //     see it twice, but does not miss it.
 //   - A detached partition hides ids that are not dead. So a read that may declare ids dead runs in a transaction that holds

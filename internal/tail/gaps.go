@@ -25,10 +25,9 @@ type gapGroup struct {
 	found uint64 // count of the WriterScanner after the read
 	since time.Time
 	read  uint64 // the number of that read
-	// writers may still fill the gaps: transactions that held the lock at a scan that began after the gaps were found,
-	// and in every later scan. They are never stored.
+	// writers may still fill the gaps: transactions that held the lock at a scan that began after the gaps were found, or
+	// their ids assigned, and in every later scan. They are never stored. None before such a scan.
 	writers  []Writer
-	scanned  bool   // such a scan has run
 	clearAt  uint64 // end of the first scan without any writer, 0 before
 	lastLeft uint64 // the last read that left one of the gaps
 }
@@ -41,9 +40,12 @@ type gap struct {
 
 // gaps are all gaps of a reader, in order, and none empty.
 type gaps struct {
-	all       []gap
-	groups    []*gapGroup // the groups of all gaps, each once
-	low, high []byte      // parameters of the statement, nil if stale
+	all    []gap
+	groups []*gapGroup // the groups of all gaps, each once
+	// assigned are all ids up to the last one that the sequence had assigned before a scan: those that are clear, and those
+	// that wait for the writers of a scan. Gaps that are found among them need no new scan. A group is nil without ids.
+	assigned  [2]gap
+	low, high []byte // parameters of the statement, nil if stale
 }
 
 // params returns the bounds of the first n gaps as two arrays. Those of all gaps are kept for the next read.
@@ -66,8 +68,30 @@ func bounds(all []gap) (low, high []byte) {
 	return wire.AppendInt8Array(nil, from), wire.AppendInt8Array(nil, to)
 }
 
-// add adds gaps above all others.
+// add adds gaps above all others. What scans have found out about their ids holds for them.
 func (g *gaps) add(ranges []Range, m *gapGroup) {
+	for _, a := range g.assigned {
+		if a.gapGroup == nil {
+			continue
+		}
+		var known []Range
+		for len(ranges) > 0 && ranges[0].From <= a.To {
+			known = append(known, Range{ranges[0].From, min(ranges[0].To, a.To)})
+			if ranges[0].To > a.To {
+				ranges = append([]Range{{a.To + 1, ranges[0].To}}, ranges[1:]...)
+				break
+			}
+			ranges = ranges[1:]
+		}
+		part := *m
+		part.writers, part.clearAt = a.writers, a.clearAt
+		g.addGroup(known, &part)
+	}
+	g.addGroup(ranges, m)
+}
+
+// addGroup adds the gaps of one group above all others.
+func (g *gaps) addGroup(ranges []Range, m *gapGroup) {
 	if len(ranges) == 0 {
 		return
 	}
@@ -76,6 +100,19 @@ func (g *gaps) add(ranges []Range, m *gapGroup) {
 	}
 	g.groups = append(g.groups, m)
 	g.low = nil
+}
+
+// first returns how many gaps a read has that must not reach far: the first one, or all clear ones before the first
+// that is not. The read ends these, so it returns no event above a gap.
+func (g *gaps) first(began uint64) int {
+	n := slices.IndexFunc(g.all, func(a gap) bool { return !a.dead(began) })
+	switch {
+	case n < 0:
+		return len(g.all)
+	case n == 0:
+		return 1
+	}
+	return n
 }
 
 // anyDead reports whether ids are dead if a read that began at that count does not find them.
@@ -115,7 +152,7 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 	g.all, g.low = left, nil
 	g.groups = slices.DeleteFunc(g.groups, func(m *gapGroup) bool { return m.lastLeft != began })
 	for _, m := range absent {
-		m.scanned, m.clearAt = false, 0
+		m.clearAt = 0
 	}
 	return dead
 }
@@ -162,14 +199,10 @@ func (m *gapGroup) dead(began uint64) bool { return m.clearAt > 0 && began > m.c
 // apply applies a scan. Gaps that were found before it began get its writers, or lose the writers that have ended.
 func (g *gaps) apply(l *WriterScan) {
 	rest := make(map[*Writer][]Writer) // by set of writers, which many groups share
-	for _, m := range g.groups {
-		if m.clearAt > 0 || m.found >= l.began {
-			continue
-		}
-		switch {
-		case !m.scanned:
-			m.scanned, m.writers = true, l.Writers
-		case len(m.writers) > 0:
+	apply := func(m *gapGroup) {
+		if len(m.writers) == 0 {
+			m.writers = l.Writers
+		} else {
 			left, ok := rest[&m.writers[0]]
 			if !ok {
 				left = l.remaining(m.writers)
@@ -181,13 +214,32 @@ func (g *gaps) apply(l *WriterScan) {
 			m.clearAt = l.ended
 		}
 	}
+	for _, m := range g.groups {
+		if m.clearAt == 0 && m.found < l.began {
+			apply(m)
+		}
+	}
+	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // a person has set the sequence back
+		g.assigned = [2]gap{}
+	}
+	// Writers of an earlier scan are kept until all have ended: overlapping transactions would never leave a scan empty.
+	for range 2 {
+		if g.assigned[1].gapGroup == nil {
+			g.assigned[1] = gap{Range{To: l.assigned}, new(gapGroup)}
+		}
+		if apply(g.assigned[1].gapGroup); g.assigned[1].clearAt == 0 {
+			break
+		}
+		g.assigned = [2]gap{g.assigned[1], {}}
+	}
 }
 
 // forget drops all writers: their names have become meaningless.
 func (g *gaps) forget() {
 	for _, m := range g.groups {
-		m.scanned, m.writers, m.clearAt = false, nil, 0
+		m.writers, m.clearAt = nil, 0
 	}
+	g.assigned = [2]gap{}
 }
 
 func byTransaction(a, b Writer) int { return strings.Compare(a.Transaction, b.Transaction) }

@@ -64,7 +64,7 @@ type Reach int
 const (
 	ReachAll      Reach = iota // the gaps, and ids above the head
 	ReachGaps                  // the gaps
-	ReachFirstGap              // the first gap
+	ReachFirstGap              // the first gap, or all gaps at the beginning that are clear
 )
 
 // Shard selects the events of some aggregates: see [outboxsql.Hash].
@@ -305,9 +305,12 @@ func (r *Reader) newFetch(q Query) fetch {
 	p.decoder.Names = &r.names
 	p.holdsPartitions = r.partitioned && r.gaps.anyDead(p.began)
 	if q.Reach == ReachFirstGap {
-		p.gaps = p.gaps[:min(1, len(p.gaps))]
+		p.gaps = p.gaps[:r.gaps.first(p.began)]
 	}
 	p.limit, p.upto = r.bounds(q)
+	if q.Reach == ReachFirstGap && len(p.gaps) > 0 {
+		p.upto = p.gaps[len(p.gaps)-1].To
+	}
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))
 	return p
 }
@@ -364,8 +367,8 @@ func (r *Reader) advance(p *fetch) {
 	switch {
 	case cut:
 		horizon = p.last
-	case p.query.Reach == ReachFirstGap && len(r.gaps.all) > 0:
-		horizon = r.gaps.all[0].To
+	case p.query.Reach == ReachFirstGap:
+		horizon = p.upto
 	}
 	switch {
 	case p.query.Passed:

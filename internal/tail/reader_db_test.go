@@ -72,7 +72,7 @@ func (t *follower) scanOnly() *WriterScan {
 	t.Helper()
 	t.Wait()
 	t.w.next = t.w.next.Add(-time.Hour)
-	look, err := t.w.Scan(t.Context(), t.on)
+	look, err := t.w.Scan(t.Context(), t.on, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,6 +46,10 @@ FROM (SELECT to_regclass(%s)::oid AS seq) AS s
 LEFT JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.mode = 'RowExclusiveLock' AND l.granted
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
+// sqlLast reads the last assigned id, in a statement before sqlWriters. In one statement PostgreSQL could read pg_locks
+// first, and miss the writer of an id that is assigned in between.
+const sqlLast = `SELECT coalesce((SELECT id FROM outbox_last_id), 0)`
+
 // theSequence is the object of scans. theTable must not be: see the tests.
 const (
 	theSequence = `pg_get_serial_sequence('outbox_events', 'id')`
@@ -71,6 +75,7 @@ type WriterScan struct {
 	began, ended uint64 // counts of the [WriterScanner]
 	server       server
 	partitioned  bool
+	assigned     int64 // an id that the sequence had assigned when the scan began
 
 	Writers []Writer // sorted
 }
@@ -117,6 +122,7 @@ type WriterScanner struct {
 	object  string        // SQL: the object of scans
 	running chan struct{} // held during a scan
 	last    *WriterScan
+	life    string    // of the last scan
 	next    time.Time // no scan before this time
 }
 
@@ -128,7 +134,10 @@ func NewWriterScanner() *WriterScanner {
 // Scan scans once, on a connection whose search_path has outbox_events and which is in no transaction. If it is too
 // early for another scan, it returns the last one: [Reader.Apply] decides what an old scan proves. An error concerns
 // only this connection.
-func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier) (*WriterScan, error) {
+//
+// life names the server life that the connection was verified for, and is empty without a verification. Scan returns no
+// scan of another life.
+func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier, life string) (*WriterScan, error) {
 	select {
 	case w.running <- struct{}{}:
 		defer func() { <-w.running }()
@@ -136,7 +145,7 @@ func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier) (*Writer
 		return nil, context.Cause(ctx)
 	}
 	begin := time.Now()
-	if w.last != nil && begin.Before(w.next) {
+	if w.last != nil && w.life == life && begin.Before(w.next) {
 		return w.last, nil
 	}
 	l, err := w.scan(ctx, conn)
@@ -145,7 +154,7 @@ func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier) (*Writer
 	if err != nil {
 		return nil, fmt.Errorf("find open writers: %w", err)
 	}
-	w.last = l
+	w.last, w.life = l, life
 	return l, nil
 }
 
@@ -156,6 +165,9 @@ func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*Writer
 	ctx, cancel := context.WithTimeoutCause(ctx, scanTimeout, fmt.Errorf("the database did not answer within %v", scanTimeout))
 	defer cancel()
 	l := &WriterScan{began: w.count.Add(1)}
+	if err := conn.QueryRow(ctx, sqlLast).Scan(&l.assigned); err != nil {
+		return nil, err
+	}
 	rows, err := conn.Query(ctx, strings.Replace(sqlWriters, "to_regclass(%s)", "to_regclass("+w.object+")", 1))
 	if err != nil {
 		return nil, err

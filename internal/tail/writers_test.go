@@ -3,9 +3,12 @@ package tail
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/session"
@@ -137,6 +140,128 @@ func TestOldScans(t *testing.T) {
 	r.expect("stored", "{}", 1)
 }
 
+// TestScannedBeforeFound: gaps that are found after a scan need no new one, if their ids were assigned before it.
+func TestScannedBeforeFound(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	r := follow(l, 0, nil)
+	open, other := l.Dial(), l.Dial()
+	rolledBack := func(c *pgx.Conn) {
+		l.On(c, "BEGIN")
+		l.On(c, insert)
+		l.On(c, "ROLLBACK")
+		l.Exec(insert)
+	}
+	two := func(what, gaps string, want ...int64) {
+		t.Helper()
+		ids, _ := r.read(Query{Limit: 1})
+		if !slices.Equal(ids, want) || r.Gaps().String() != gaps {
+			t.Errorf("%s: read %v and left %v, want %v and %s", what, ids, r.Gaps(), want, gaps)
+		}
+	}
+	for range 3 {
+		rolledBack(other) // 2, 4 and 6 are there
+	}
+	r.scan()
+	two("found after the scan", "{[1,2)}", 2)
+	two("the first is dead", "{[3,4)}", 4)
+	l.On(open, "BEGIN")
+	l.On(open, insert) // 7
+	rolledBack(other)  // 9 is there
+	r.scan()           // the writer of 7 is open
+	rolledBack(other)  // 11 is there
+	two("the second is dead", "{[5,6)}", 6)
+	two("found under an open writer", "{[7,9)}", 9)
+	two("above the scan", "{[7,9),[10,11)}", 11)
+	r.expect("still open", "{[7,9),[10,11)}")
+	if g := r.gaps.groups; len(g) != 2 || len(g[0].writers) != 1 || len(g[1].writers) > 0 {
+		t.Errorf("the writers of the gaps: %+v", g)
+	}
+	l.On(open, "COMMIT")
+	r.scan()
+	r.expect("committed", "{}", 7)
+	if a := r.gaps.assigned; a[0].To != 11 || a[0].clearAt == 0 || a[1].gapGroup != nil {
+		t.Errorf("known is %+v", a)
+	}
+	l.Exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 5)`)
+	if r.scan(); r.gaps.assigned[0].To != 5 {
+		t.Errorf("the sequence was set back, known is %+v", r.gaps.assigned)
+	}
+}
+
+// between is a connection on which something happens before its second statement.
+type between struct {
+	session.Querier
+	statements int
+	happens    func()
+}
+
+func (b *between) next() {
+	if b.statements++; b.statements == 2 {
+		b.happens()
+	}
+}
+
+func (b *between) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	b.next()
+	return b.Querier.Query(ctx, sql, args...)
+}
+
+func (b *between) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	b.next()
+	return b.Querier.QueryRow(ctx, sql, args...)
+}
+
+// TestDrawnDuringAScan: a scan knows the writer of each id that it counts as assigned.
+func TestDrawnDuringAScan(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	r, w := follow(l, 0, nil), l.Dial()
+	l.On(w, "BEGIN")
+	scan, err := r.w.Scan(t.Context(), &between{Querier: r.on, happens: func() { l.On(w, insert) }}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Apply(scan)
+	l.Exec(insert)
+	r.read(Query{})
+	l.On(w, "COMMIT")
+	r.expect("committed", "{}", 1)
+	if scan.assigned > 0 && len(scan.Writers) == 0 {
+		t.Errorf("ids up to %d are assigned, and nobody has drawn them", scan.assigned)
+	}
+}
+
+// TestWritersThatOverlap: scans that each find a writer clear the ids of an earlier scan all the same.
+func TestWritersThatOverlap(t *testing.T) {
+	t.Parallel()
+	var g gaps
+	w := func(names ...string) (list []Writer) {
+		for _, n := range names {
+			list = append(list, Writer{n, 1})
+		}
+		return list
+	}
+	for i, writers := range [][]Writer{w("a", "b"), w("b", "c"), w("c", "d"), w("d", "e")} {
+		n := uint64(i)
+		g.apply(&WriterScan{began: 10*n + 1, ended: 10*n + 2, assigned: 100 * int64(n+1), Writers: writers})
+	}
+	// The third scan has ended the writers of the first, and begun anew; so will the fifth.
+	if a := g.assigned; a[0].To != 100 || a[0].clearAt != 22 || a[1].To != 300 || len(a[1].writers) != 1 || a[1].writers[0].Transaction != "d" {
+		t.Errorf("known is %+v", a)
+	}
+	g.add([]Range{{90, 95}, {99, 310}}, &gapGroup{found: 50})
+	if got := fmt.Sprint(Ranges{g.all[0].Range, g.all[1].Range, g.all[2].Range, g.all[3].Range}); len(g.all) != 4 || len(g.groups) != 3 || got != "{[90,96),[99,101),[101,301),[301,311)}" {
+		t.Errorf("the gaps are %v in %d groups", got, len(g.groups))
+	}
+	if !g.all[1].dead(51) || g.all[2].dead(51) || len(g.all[2].writers) != 1 || len(g.all[3].writers) > 0 {
+		t.Errorf("the groups are %+v, %+v, %+v", g.groups[0], g.groups[1], g.groups[2])
+	}
+	if n := g.first(51); n != 2 {
+		t.Errorf("a short read has %d gaps", n)
+	}
+}
+
 // TestReadBeforeTheEndOfAScan: a read that began during a scan ends no gap.
 func TestReadBeforeTheEndOfAScan(t *testing.T) {
 	t.Parallel()
@@ -186,7 +311,7 @@ func TestCache(t *testing.T) {
 	l.Exec(insert)  // 11
 	r := follow(l, 0, nil)
 	r.expect("a gap", "{[2,11)}", 1, 11)
-	if _, err := r.w.Scan(t.Context(), r.on); !errors.Is(err, outboxsql.ErrStream) {
+	if _, err := r.w.Scan(t.Context(), r.on, ""); !errors.Is(err, outboxsql.ErrStream) {
 		t.Error(err)
 	}
 	l.On(w, insert)
@@ -305,7 +430,7 @@ func TestScansAreShared(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
 	w, conn := NewWriterScanner(), l.Relay()
-	first, err := w.Scan(t.Context(), conn)
+	first, err := w.Scan(t.Context(), conn, "one")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,24 +438,27 @@ func TestScansAreShared(t *testing.T) {
 		t.Errorf("the next look is due in %v", until)
 	}
 	w.next = time.Now().Add(time.Hour)
-	if again, err := w.Scan(t.Context(), conn); err != nil || again != first {
+	if again, err := w.Scan(t.Context(), conn, "one"); err != nil || again != first {
 		t.Errorf("another scan at once: %v", err)
 	}
+	if other, err := w.Scan(t.Context(), conn, "another"); err != nil || other == first {
+		t.Errorf("the scan of another life of the server: %v", err)
+	}
 	w.next = time.Time{}
-	second, err := w.Scan(t.Context(), conn)
+	second, err := w.Scan(t.Context(), conn, "one")
 	if err != nil || second == first || second.began <= first.ended || second.ended <= second.began {
 		t.Errorf("%+v and then %+v: %v", first, second, err)
 	}
 	w.running <- struct{}{} // another look begins
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Scan(ctx, conn); !errors.Is(err, context.Canceled) {
+	if _, err := w.Scan(ctx, conn, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside another scan: %v", err)
 	}
 	<-w.running
 	l.Exec(`CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
 	w.next = time.Time{}
-	if _, err := w.Scan(t.Context(), conn); !errors.Is(err, errNoSequence) {
+	if _, err := w.Scan(t.Context(), conn, "one"); !errors.Is(err, errNoSequence) {
 		t.Errorf("without a sequence: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package relaytest
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 )
@@ -103,9 +104,7 @@ func (j *checker) forget() {
 		clear(last)
 	}
 	for name, got := range j.got {
-		for id := range got {
-			j.died[name][id] = true // it may be passed over
-		}
+		j.known[name] = maps.Clone(got)
 	}
 }
 
