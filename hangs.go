@@ -413,14 +413,14 @@ func (a *hangCheck) unsearched(b *observe.Backlog, p *observe.Position) []suspic
 	return []suspicion{s}
 }
 
-// mayNotRead reports whether a shard begins nothing new on purpose: the order of all events waits for a stored delivery or an
-// open transaction, or a destination that keeps its position for transactions that hide too many ids.
+// mayNotRead reports whether a shard begins nothing new on purpose: a total order waits for a stored delivery, an open
+// transaction or a detached partition, or a destination that keeps its position waits for transactions that hide too many ids.
 func (a *hangCheck) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
 	to := a.relay.dispatcher.Destination(d.Name)
 	if to == nil {
 		return true
 	}
-	waits := f.Blocked > 0 || f.Gaps > 0 || d.Retry.N+d.Parked.N > 0 || to.Blocks() && d.Dead.N > 0
+	waits := f.Blocked > 0 || f.Ranges > 0 || d.Retry.N+d.Parked.N > 0 || to.Blocks() && d.Dead.N > 0
 	return to.Total && waits || to.Position != nil && f.Ranges >= exactly.MaxGaps
 }
 

@@ -138,3 +138,44 @@ func TestDetachedBeforeItIsRead(t *testing.T) {
 		})
 	}
 }
+
+// TestTotalWaitsForDetached: a total order waits for the events of a detached partition, which come before later ones when it
+// is attached again.
+func TestTotalWaitsForDetached(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeStream)
+	e.partition(time.Time{})
+	h := newRecorder(t)
+	total := delivery.Lane{Order: delivery.OrderTotal}
+	relay := e.relay(handleAll(t, h, total), notifyd.Config{})
+	ids := []int64{e.insert("a", "1")}
+	e.untilDone()
+	if err := relay.end(); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		ids = append(ids, e.insert("a", "1"))
+	}
+	for range 3 { // the last call moves the sequence
+		e.exec(`SELECT outbox_partitions_extend(now() + interval '1 day', 3)`)
+	}
+	attach := e.detach()
+	relay = e.relay(handleAll(t, h, total), notifyd.Config{})
+	for range 20 {
+		ids = append(ids, e.insert("a", "1"))
+	}
+	e.until("the later events are read", `SELECT head >= $1 FROM outbox_positions WHERE destination = 'all'`, ids[len(ids)-1])
+	if n := len(h.calls); n != 1 {
+		t.Errorf("%d events were delivered that had to wait", n-1)
+	}
+	attach()
+	for _, id := range ids {
+		if got := h.next().ID; got != id {
+			t.Fatalf("event %d was delivered, want %d", got, id)
+		}
+	}
+	e.untilDone()
+	if err := relay.end(); err != nil {
+		t.Fatal(err)
+	}
+}
