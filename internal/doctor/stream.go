@@ -92,7 +92,11 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 		if p.Session == nil || p.Oldest == nil || p.Oldest.Age <= e.Limits.Frozen.Seconds() || still <= e.Limits.Frozen {
 			continue
 		}
-		findings = append(findings, found(Warning, fmt.Sprintf("notifyd status shows whether the destination is down or paused; if it is neither, restart that relay (session %v)", p.Session),
+		cure := fmt.Sprintf("notifyd status shows whether the destination is down or paused; if it is neither, restart that relay (session %v)", p.Session)
+		if slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == p.Destination && d.Total }) {
+			cure = "end the open transaction that the check gaps names, because order: total waits for it; without one, " + cure
+		}
+		findings = append(findings, found(Warning, cure,
 			"The position of %s has not moved for %v, with %d ids to go, and the event %d waits.", place(p), cli.Age(still), p.Lag, p.Oldest.EventID))
 	}
 	return fmt.Sprintf("No position stands still. The largest lag, in ids: %d.", most), findings, nil

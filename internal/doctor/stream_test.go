@@ -65,6 +65,11 @@ func streamTroubles() map[string]illness {
 			p.member("", "mail")
 			p.Exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)
 		}, "positions", Warning, "The position of the destination mail has not moved for 10m", "notifyd status"},
+		"stands still in a total order": {func(p *patient, o *Options) {
+			p.member("", "mail")
+			p.Exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)
+			o.Destinations[0].Total = true
+		}, "positions", Warning, "The position of the destination mail has not moved for 10m", "end the open transaction that the check gaps names"},
 		"gap": {func(p *patient, o *Options) {
 			writer := testdb.Connect(p, p.with("application_name", "import"))
 			if _, err := writer.Exec(p.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a secret', '1')`); err != nil {
