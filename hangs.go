@@ -414,7 +414,8 @@ func (a *hangCheck) unsearched(b *observe.Backlog, p *observe.Position) []suspic
 }
 
 // mayNotRead reports whether a shard begins nothing new on purpose: a total order waits for a stored delivery, an open
-// transaction or a detached partition, or a destination that keeps its position waits for transactions that hide too many ids.
+// transaction or a detached partition, or a destination that keeps its position waits for transactions that hide too
+// many ids.
 func (a *hangCheck) mayNotRead(d *observe.DestinationBacklog, f *observe.PositionStats) bool {
 	to := a.relay.dispatcher.Destination(d.Name)
 	if to == nil {

@@ -18,7 +18,7 @@ type Lane struct {
 	Timeout      time.Duration `yaml:"timeout" default:"30s" jsonschema:"minimum=1ms" jsonschema_description:"Longest time that one call may take. A call that the relay ends counts as an attempt."`
 	MaxAttempts  int           `yaml:"max_attempts" default:"20" jsonschema:"minimum=1,maximum=1000000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
 	Priority     int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while a queue has a backlog, the relay looks for events of destinations of higher priority first. No effect in a stream, where no destination waits for another."`
-	Order        Order         `yaml:"order" default:"auto" jsonschema:"enum=auto,enum=none,enum=aggregate,enum=total" former:"true=aggregate,false=none" jsonschema_description:"'aggregate' delivers the events of an aggregate one after the other in the order of their ids; only a stream can. 'total' does the same for all events of the destination, one call at a time, and waits for open transactions with lower ids. With 'none', an event that fails holds up no other. 'auto' is 'aggregate' in a stream and 'none' in a queue."`
+	Order        Order         `yaml:"order" default:"auto" jsonschema:"enum=auto,enum=none,enum=aggregate,enum=total" former:"true=aggregate,false=none" jsonschema_description:"'aggregate' delivers the events of an aggregate one after the other in the order of their ids; only a stream can. 'total' does the same for all events of the destination, one call at a time, and waits for open transactions that have drawn lower ids. With 'none', an event that fails holds up no other. 'auto' is 'aggregate' in a stream and 'none' in a queue."`
 	OnDead       OnDead        `yaml:"on_dead" short:"then" jsonschema_description:"What happens when an event becomes a dead letter. A word decides only about later events, as 'on_dead.then'; a mapping also sends the dead letter to a destination."`
 	StartFrom    string        `yaml:"start_from" default:"auto" jsonschema_description:"Where the destination begins in a stream that does not know it yet. With 'auto', the first destinations of a table begin at the beginning, or where its queue has ended, and later ones now. It counts once: 'positions seek' moves a destination that has a position." kind:"'beginning', 'now', 'auto', an id in quotes, or a time"`
 	Shards       int           `yaml:"shards" default:"1" jsonschema:"minimum=1,maximum=64" jsonschema_description:"How many relays of a stream may deliver to the destination at once. Each shard receives the events whose aggregate hashes to it, and has its own concurrency and batch. All relays need the same number. More than 1 is refused with 'order: total', and in a queue."`
@@ -41,8 +41,8 @@ const (
 	// are delivered, or dead letters. Only a stream can.
 	OrderAggregate Order = "aggregate"
 	// OrderTotal delivers all events of the destination one after the other, in the order of their ids. An event waits
-	// until each transaction with a lower id has ended. A [BatchHandler] gets several events in one call if it is an
-	// [OrderedBatchHandler]. Only a stream can.
+	// until each transaction that has drawn a lower id has ended. A [BatchHandler] gets several events in one call if it
+	// is an [OrderedBatchHandler]. Only a stream can.
 	OrderTotal Order = "total"
 )
 

@@ -58,7 +58,7 @@ func (e *env) writeTotal(ctx context.Context, seed uint64) {
 	}
 }
 
-// writeTotalOnce is one transaction.
+// writeTotalOnce writes one random transaction.
 func writeTotalOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) (err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {

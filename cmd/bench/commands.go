@@ -142,8 +142,8 @@ counts: without a trigger; with the trigger as it is by default and a relay at
 work; with the trigger silent and no relay, which is what the trigger alone costs;
 and with a notification of every event. The four take turns. With --serialized a
 fifth is added, in which writers are serialized (migrate --serialize-writers on), and
-the latency of its commits beside that without a trigger. With --total the relay at
-work delivers all events one after the other (order: total).`,
+the latency of its commits is compared with commits without a trigger. With --total
+the relay at work delivers all events one after the other (order: total).`,
 		Example: "  bench insert\n  bench insert --writers 64 --seconds 15 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {

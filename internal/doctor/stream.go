@@ -120,8 +120,8 @@ func checkWriters(ctx context.Context, e *exam) (string, []Finding, error) {
 	if len(total) == 0 {
 		return "Writers write side by side.", nil, nil
 	}
-	return "", []Finding{found(Note, "insert events in the last statement of a transaction; or notifyd migrate --serialize-writers on, if the order must be that of commits: each transaction then holds up other writers from its first event to its end",
-		"%s: order: total delivers in the order of ids, and writers write side by side: of two transactions that overlap, the one that inserts first comes first, and holds back the other until it ends.", strings.Join(total, ", "))}, nil
+	return "", []Finding{found(Note, "insert events in the last statement of a transaction; or notifyd migrate --serialize-writers on, if events must come in the order of commits: each transaction then holds up other writers from its first event to its end",
+		"%s: order: total delivers in the order of ids, and writers write side by side: of two transactions that overlap, the first to insert comes first, and the events of the other wait until the first has ended.", strings.Join(total, ", "))}, nil
 }
 
 // sqlHolders finds the open transactions that have drawn an id: they hold the
@@ -158,7 +158,7 @@ func checkGaps(ctx context.Context, e *exam) (string, []Finding, error) {
 			cure = fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED '%s'", strings.ReplaceAll(h.Prepared, "'", "''"))
 		}
 		findings = append(findings, found(Warning, cure,
-			"A transaction with ids of events has been open for %v: the ids stay open at every position, and nothing above them is purged. A destination with order: total gets nothing above them. It is %s.",
+			"A transaction with ids of events has been open for %v: the ids stay open at every position, and nothing above them is purged, or delivered to a destination with order: total. The transaction is %s.",
 			seconds(h.Seconds), who))
 	}
 	return fmt.Sprintf("No transaction has had ids of events for more than %v.", e.Limits.Gap), findings, nil

@@ -422,8 +422,8 @@ func (sh *shard) unheld() int {
 	return n
 }
 
-// holdsMany reports whether many events of a total order wait for the transactions of gaps. Nothing above the first gap is read
-// then.
+// holdsMany reports whether a total order must read only its first gap: events wait behind it, and the returned
+// deliveries fill a batch or their memory.
 func (sh *shard) holdsMany() bool {
 	all := sh.inFlight.events.Returned
 	return sh.order.total && sh.unheld() < len(all) && (len(all) >= sh.e.limits.Batch || flight.Size(all) >= sh.e.memory())
@@ -602,7 +602,7 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 	}
 	n := min(reserved, len(all)) // the rest is the surplus of a batch that was read ahead
 	if sh.order.total {
-		n = 0 // events go in the order of ids, and none goes before the event of a gap below
+		n = 0 // feed hands over the returned events in the order of ids, up to the first gap
 	}
 	for _, d := range all[n:] {
 		sh.inFlight.events.Return(d)

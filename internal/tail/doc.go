@@ -12,20 +12,22 @@
 //  3. When no writer is left, the gap is clear. A read that begins after that scan has ended finds the committed events of the
 //     gap. The ids that it does not find are dead.
 //
-// A scan first reads the last assigned id, and so lists the writers of all ids up to it. Gaps that a later read finds there
-// need no other scan: the rolled-back inserts of a backlog are dead at the next read.
+// A scan first reads the last assigned id, so it lists the writers of all ids up to there. Gaps that a later read finds
+// among these ids need no scan of their own: the rolled-back inserts of a backlog are dead at the next read.
 //
 // # Proof that no event is missed
 //
 // nextval takes that lock for the top-level transaction before it draws, and only the end of the transaction releases
 // it: not ROLLBACK TO, not PREPARE. Assume that g is a gap below an id h that was visible, or assigned, before the scan
-// read pg_locks. The sequence assigns one id at a time, upwards (CACHE 1, INCREMENT 1). So g was drawn before h, and its
-// writer had the lock before that. So the writer holds the lock during the scan, or has ended. If it holds the lock, the scan lists
-// it. When a scan no longer lists it, it has ended, and a commit is visible before its locks are released. A statement
-// that begins then sees the row, or the row does not exist. The proof uses no clock and no unrelated transaction.
+// read pg_locks. The sequence assigns one id at a time, upwards (CACHE 1, INCREMENT 1). So g was drawn before h, by a
+// writer that already had the lock. During the scan this writer holds the lock, or has ended. If it holds the lock, the
+// scan lists it. When a scan no longer lists it, it has ended, and a commit is visible before its locks are released. A
+// statement that begins then sees the row, or the row does not exist. The proof uses no clock and no unrelated
+// transaction.
 //
-// Nothing waits: a gap delays neither the head nor anything above it. Its event is delivered when it commits. An event
-// x may come after an event y with a higher id only if x was committed after y. That is the promised order.
+// No read waits: a gap delays neither the head nor anything above it. Its event is read when it commits. An event x may
+// be read after an event y with a higher id only if x was committed after y. A shard with a total order delivers nothing
+// above [Reader.FirstGap]; other shards deliver events as they are read.
 //
 // What the proof needs, and where it would break:
 //
@@ -40,9 +42,10 @@
 //     Neither reader has seen these ids, and a scan that begins afterwards lists their writers.
 //   - Writers are kept in memory. Their names end with the server life (pg_postmaster_start_time). Then, and at a take-over, a
 //     new scan lists them again.
-//   - One life of the server for a reader and its scans. A crash may lose assigned ids above the visible ones, and the sequence
-//     assigns them again. So a scan of one life is never used in another.
-//   - A sequence that is never set back. The next scan notices it; until then, new ids may be mistaken for rolled-back ones.
+//   - One server life for a reader and its scans. A crash may lose assigned ids above the visible ones, and the sequence
+//     assigns them again. So a scan of one server life is never used in another.
+//   - A sequence that is never set back. If it is, the next scan notices it; until then, new ids may be mistaken for
+//     rolled-back ones.
 //   - Moving locks. pg_locks reads the fast-path slots first, and a lock moves only from there to the main table: a scan may
 //     see it twice, but does not miss it.
 //   - A detached partition hides ids that are not dead. So a read that may declare ids dead runs in a transaction that holds

@@ -25,8 +25,9 @@ type gapGroup struct {
 	found uint64 // count of the WriterScanner after the read
 	since time.Time
 	read  uint64 // the number of that read
-	// writers may still fill the gaps: transactions that held the lock at a scan that began after the gaps were found, or
-	// their ids assigned, and in every later scan. They are never stored. None before such a scan.
+	// writers are the transactions that may still fill the gaps. They held the lock at the first scan that began after
+	// the gaps were found, or after their ids were assigned, and at every later scan. Empty before such a scan. Never
+	// stored.
 	writers  []Writer
 	clearAt  uint64 // end of the first scan without any writer, 0 before
 	lastLeft uint64 // the last read that left one of the gaps
@@ -42,13 +43,14 @@ type gap struct {
 type gaps struct {
 	all    []gap
 	groups []*gapGroup // the groups of all gaps, each once
-	// assigned are all ids up to the last one that the sequence had assigned before a scan: those that are clear, and those
-	// that wait for the writers of a scan. Gaps that are found among them need no new scan. A group is nil without ids.
+	// assigned has the ids up to the last one that the sequence had assigned before a scan: first the clear ids, then the
+	// ids that wait for the writers of a scan. A gap that is found among them needs no new scan. A group without ids is
+	// nil.
 	assigned  [2]gap
 	low, high []byte // parameters of the statement, nil if stale
 }
 
-// params returns the bounds of the first n gaps as two arrays. Those of all gaps are kept for the next read.
+// params returns the bounds of the first n gaps as two arrays. The bounds of all gaps are kept for the next read.
 func (g *gaps) params(n int) (low, high []byte) {
 	if n < len(g.all) {
 		return bounds(g.all[:n])
@@ -68,7 +70,7 @@ func bounds(all []gap) (low, high []byte) {
 	return wire.AppendInt8Array(nil, from), wire.AppendInt8Array(nil, to)
 }
 
-// add adds gaps above all others. What scans have found out about their ids holds for them.
+// add adds gaps above all others. If scans have covered their ids, the gaps get the writers of these scans, or are clear.
 func (g *gaps) add(ranges []Range, m *gapGroup) {
 	for _, a := range g.assigned {
 		if a.gapGroup == nil {
@@ -102,8 +104,8 @@ func (g *gaps) addGroup(ranges []Range, m *gapGroup) {
 	g.low = nil
 }
 
-// first returns how many gaps a read has that must not reach far: the first one, or all clear ones before the first
-// that is not. The read ends these, so it returns no event above a gap.
+// first returns how many gaps a [ReachFirstGap] read covers: all clear gaps before the first gap that is not clear, or
+// only that one if it comes first. The read ends the clear gaps, so it returns no event above a gap.
 func (g *gaps) first(began uint64) int {
 	n := slices.IndexFunc(g.all, func(a gap) bool { return !a.dead(began) })
 	switch {
@@ -219,10 +221,10 @@ func (g *gaps) apply(l *WriterScan) {
 			apply(m)
 		}
 	}
-	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // a person has set the sequence back
+	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // someone has set the sequence back
 		g.assigned = [2]gap{}
 	}
-	// Writers of an earlier scan are kept until all have ended: overlapping transactions would never leave a scan empty.
+	// Keep the writers of an earlier scan until all have ended: while transactions overlap, no scan is empty.
 	for range 2 {
 		if g.assigned[1].gapGroup == nil {
 			g.assigned[1] = gap{Range{To: l.assigned}, new(gapGroup)}

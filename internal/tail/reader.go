@@ -47,7 +47,7 @@ type Query struct {
 	// Shard selects the wanted events. Of other shards only the ids are read, as of types to skip. The zero value
 	// selects all.
 	Shard Shard
-	// Reach bounds the read.
+	// Reach limits the read to a part of the table.
 	Reach Reach
 	// Assigned is an id up to which the sequence has assigned all ids: a read below it need not ask. 0 is always right.
 	Assigned int64
@@ -57,14 +57,14 @@ type Query struct {
 	Passed bool
 }
 
-// Reach is the part of the table that is read.
+// Reach is the part of the table that a read covers.
 type Reach int
 
-// What a read reads.
+// The parts of the table that a read covers.
 const (
 	ReachAll      Reach = iota // the gaps, and ids above the head
 	ReachGaps                  // the gaps
-	ReachFirstGap              // the first gap, or all gaps at the beginning that are clear
+	ReachFirstGap              // the first gap, and if it is clear, all clear gaps up to the first one that is not
 )
 
 // Shard selects the events of some aggregates: see [outboxsql.Hash].
@@ -180,7 +180,7 @@ func (r *Reader) Follow(s Seen) bool {
 	return true
 }
 
-// FirstGap returns the lowest id that was not seen and may still appear; math.MaxInt64 without gaps.
+// FirstGap returns the lowest id in a gap; math.MaxInt64 without gaps.
 func (r *Reader) FirstGap() int64 {
 	if len(r.gaps.all) == 0 {
 		return math.MaxInt64

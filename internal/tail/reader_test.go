@@ -490,7 +490,8 @@ func TestLooksAhead(t *testing.T) {
 	}
 }
 
-// TestReachFirstGap: such a read neither finds nor ends anything above the first gap, and ends all that are clear.
+// TestReachFirstGap: a read neither finds nor ends anything above the first gap. If the first gaps are clear, it ends them
+// together.
 func TestReachFirstGap(t *testing.T) {
 	t.Parallel()
 	r := follow(newLog(t), 0, nil)

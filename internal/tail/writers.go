@@ -47,7 +47,7 @@ LEFT JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
 // sqlLast reads the last assigned id, in a statement before sqlWriters. In one statement PostgreSQL could read pg_locks
-// first, and miss the writer of an id that is assigned in between.
+// first, and miss the writer of an id that is assigned afterwards.
 const sqlLast = `SELECT coalesce((SELECT id FROM outbox_last_id), 0)`
 
 // theSequence is the object of scans. theTable must not be: see the tests.
@@ -75,7 +75,7 @@ type WriterScan struct {
 	began, ended uint64 // counts of the [WriterScanner]
 	server       server
 	partitioned  bool
-	assigned     int64 // an id that the sequence had assigned when the scan began
+	assigned     int64 // the last assigned id, read before pg_locks
 
 	Writers []Writer // sorted
 }
@@ -122,7 +122,7 @@ type WriterScanner struct {
 	object  string        // SQL: the object of scans
 	running chan struct{} // held during a scan
 	last    *WriterScan
-	life    string    // of the last scan
+	life    string    // server life of the last scan
 	next    time.Time // no scan before this time
 }
 
@@ -135,8 +135,8 @@ func NewWriterScanner() *WriterScanner {
 // early for another scan, it returns the last one: [Reader.Apply] decides what an old scan proves. An error concerns
 // only this connection.
 //
-// life names the server life that the connection was verified for, and is empty without a verification. Scan returns no
-// scan of another life.
+// life names the server life for which the connection was verified; empty without a verification. Scan never returns a
+// scan of another server life.
 func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier, life string) (*WriterScan, error) {
 	select {
 	case w.running <- struct{}{}:

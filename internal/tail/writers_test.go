@@ -228,11 +228,11 @@ func TestDrawnDuringAScan(t *testing.T) {
 	l.On(w, "COMMIT")
 	r.expect("committed", "{}", 1)
 	if scan.assigned > 0 && len(scan.Writers) == 0 {
-		t.Errorf("ids up to %d are assigned, and nobody has drawn them", scan.assigned)
+		t.Errorf("ids up to %d are assigned, and the scan has no writer of them", scan.assigned)
 	}
 }
 
-// TestWritersThatOverlap: scans that each find a writer clear the ids of an earlier scan all the same.
+// TestWritersThatOverlap: scans clear the ids of an earlier scan although each of them finds a writer.
 func TestWritersThatOverlap(t *testing.T) {
 	t.Parallel()
 	var g gaps
@@ -246,7 +246,7 @@ func TestWritersThatOverlap(t *testing.T) {
 		n := uint64(i)
 		g.apply(&WriterScan{began: 10*n + 1, ended: 10*n + 2, assigned: 100 * int64(n+1), Writers: writers})
 	}
-	// The third scan has ended the writers of the first, and begun anew; so will the fifth.
+	// The third scan has cleared the ids of the first, and started a new set of writers. The fifth would do so again.
 	if a := g.assigned; a[0].To != 100 || a[0].clearAt != 22 || a[1].To != 300 || len(a[1].writers) != 1 || a[1].writers[0].Transaction != "d" {
 		t.Errorf("known is %+v", a)
 	}

@@ -52,7 +52,7 @@ type checker struct {
 	got     map[string]map[int64]int
 	last    map[string]map[string]int64 // per destination and aggregate: the event it got last
 	died    map[string]map[int64]bool
-	known   map[string]map[int64]int // events that a destination got before the check of the order began: they may lack
+	known   map[string]map[int64]int // events that a destination got before the check of the order began: they may be missing after it
 	faults  []string
 	again   int
 	late    int                         // calls that another relay's later call has overtaken
@@ -63,7 +63,7 @@ type checker struct {
 	replays map[string]map[int]*replayed // per destination, and number
 }
 
-// allEvents stands for the events of all aggregates, which a total order has in the order of ids.
+// allEvents is the key in checker.written for the events of all aggregates, in the order of ids.
 const allEvents = "all"
 
 func newChecker() *checker {

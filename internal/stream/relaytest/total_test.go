@@ -673,7 +673,7 @@ func (r *totalRun) read(upto int64) (at observe.PositionStats) {
 	return at
 }
 
-// expect waits for as many tries as it expects, and compares.
+// expect waits for len(want) tries, and compares them with want.
 func (r *totalRun) expect(want []int64) {
 	r.t.Helper()
 	got := r.until(fmt.Sprintf("%d deliveries", len(want)), func(tries []int64) bool { return len(tries) >= len(want) })
@@ -682,7 +682,8 @@ func (r *totalRun) expect(want []int64) {
 	}
 }
 
-// TestTotalWaitsForOpenTransactions: an event waits until each transaction with a lower id has ended, by a commit or without one.
+// TestTotalWaitsForOpenTransactions: an event waits until each transaction that has drawn a lower id has committed or rolled
+// back.
 func TestTotalWaitsForOpenTransactions(t *testing.T) {
 	t.Parallel()
 	for _, commit := range []bool{true, false} {
@@ -708,8 +709,8 @@ func TestTotalWaitsForOpenTransactions(t *testing.T) {
 	}
 }
 
-// TestTotalHoldsFewInMemory: while a transaction with a low id is open, the relay does not read all that comes behind it, however
-// many events gaps turn into.
+// TestTotalHoldsFewInMemory: while a transaction with a low id is open, the relay reads only some of the events behind it,
+// however many of them fill gaps.
 func TestTotalHoldsFewInMemory(t *testing.T) {
 	t.Parallel()
 	const batch, n = 20, 1000
