@@ -42,7 +42,8 @@ const (
 	OrderAggregate Order = "aggregate"
 	// OrderTotal delivers all events of the destination one after the other, in the order of their ids. An event waits
 	// until each transaction that has drawn a lower id has ended. A [BatchHandler] gets several events in one call if it
-	// is an [OrderedBatchHandler]. Only a stream can.
+	// is an [OrderedBatchHandler]. Ids are in the order of inserts; with outboxsql.SerializeWriters they are also in the order
+	// of commits. Only a stream can.
 	OrderTotal Order = "total"
 )
 

@@ -18,8 +18,8 @@
 // # Proof that no event is missed
 //
 // nextval takes that lock for the top-level transaction before it draws, and only the end of the transaction releases
-// it: not ROLLBACK TO, not PREPARE. Assume that g is a gap below an id h that was visible, or assigned, before the scan
-// read pg_locks. The sequence assigns one id at a time, upwards (CACHE 1, INCREMENT 1). So g was drawn before h, by a
+// it: not ROLLBACK TO, not PREPARE. Assume that g is a gap at or below an id h that was visible, or assigned, before the
+// scan read pg_locks. The sequence assigns one id at a time, upwards (CACHE 1, INCREMENT 1). So g was drawn before h, by a
 // writer that already had the lock. During the scan this writer holds the lock, or has ended. If it holds the lock, the
 // scan lists it. When a scan no longer lists it, it has ended, and a commit is visible before its locks are released. A
 // statement that begins then sees the row, or the row does not exist. The proof uses no clock and no unrelated
