@@ -63,6 +63,7 @@ type shard struct {
 	loaded       bool      // the stored rows are loaded
 	from         int64     // the head when it began to read
 	yielded      bool      // there may be more work, but other shards wait for the connection
+	readLittle   bool      // the last read had the first gap only, because many events wait for it
 	totalBlocked bool      // its only queue is blocked: it reads nothing
 
 	figures atomic.Pointer[observe.PositionStats]
@@ -106,7 +107,7 @@ func (sh *shard) reset(head int64, open tail.Ranges) {
 	sh.reader, sh.from = tail.NewReader(head, open, sh.e.writers), head
 	sh.inFlight.events, sh.stored, sh.progress = flight.New(sh.pos.Valid, sh.poke), newStored(&sh.common, &sh.order, &sh.progress), progress{}
 	sh.next, sh.types, sh.former = next{gapWait: firstGapPoll}, routes.NewTypes(), sh.pos.Former
-	sh.checkAt, sh.routed, sh.loaded, sh.totalBlocked = time.Time{}, false, false, false
+	sh.checkAt, sh.routed, sh.loaded, sh.totalBlocked, sh.readLittle = time.Time{}, false, false, false, false
 	sh.replay.Forget()
 	sh.exact.Forget()
 	sh.hint.Store(true)
@@ -466,7 +467,7 @@ func (sh *shard) read(ctx context.Context, conn *session.Conn) (did bool, err er
 
 // readsNow reports whether the table must be read.
 func (sh *shard) readsNow() bool {
-	return sh.next.more || !time.Now().Before(sh.next.at) || sh.hint.Load() || sh.stored.readThrough > 0
+	return sh.next.more || !time.Now().Before(sh.next.at) || sh.hint.Load() || sh.stored.readThrough > 0 || sh.readLittle && !sh.holdsMany()
 }
 
 // readNext reads up to reserved events, for which the lane has capacity.
@@ -521,9 +522,7 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 		return sh.hint.Load(), b, err // events may have been announced after the read began, so another read follows
 	}
 	q := sh.query(ctx, reserved)
-	if announced = sh.hint.Swap(false); q.Reach == tail.ReachFirstGap {
-		sh.hint.Store(true) // the rest is read when the gap has ended
-	}
+	announced, sh.readLittle = sh.hint.Swap(false), q.Reach == tail.ReachFirstGap
 	b, err = sh.reader.Read(ctx, conn, q)
 	return announced, b, err
 }

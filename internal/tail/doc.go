@@ -12,7 +12,7 @@
 //  3. When no writer is left, the gap is clear. A read that begins after that scan has ended finds the committed events of the
 //     gap. The ids that it does not find are dead.
 //
-// A scan first reads the last assigned id, so it lists the writers of all ids up to there. Gaps that a later read finds
+// A scan first reads an assigned id, one of the last, so it lists the writers of all ids up to there. Gaps that a later read finds
 // among these ids need no scan of their own: the rolled-back inserts of a backlog are dead at the next read.
 //
 // # Proof that no event is missed
@@ -43,14 +43,16 @@
 //   - Writers are kept in memory. Their names end with the server life (pg_postmaster_start_time). Then, and at a take-over, a
 //     new scan lists them again.
 //   - One server life for a reader and its scans. A crash may lose assigned ids above the visible ones, and the sequence
-//     assigns them again. So a scan of one server life is never used in another.
+//     assigns them again. So a scan of one server life is never used in another. The crash of a backend leaves
+//     pg_postmaster_start_time as it is: only the life of the lease (outbox_server) ends with it.
 //   - A sequence that is never set back. If it is, the next scan notices it; until then, new ids may be mistaken for
 //     rolled-back ones.
 //   - Moving locks. pg_locks reads the fast-path slots first, and a lock moves only from there to the main table: a scan may
 //     see it twice, but does not miss it.
 //   - A detached partition hides ids that are not dead. So a read that may declare ids dead runs in a transaction that holds
 //     ACCESS SHARE on the table, which blocks DETACH. Its snapshot, taken after the lock, also finds the ids that lie in no
-//     partition (outbox_away). Their gaps stay. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot from before
+//     partition (outbox_away). Their gaps stay. It asks each time whether there are partitions: relays read while a table is
+//     partitioned. DETACH ... CONCURRENTLY does not wait for the lock, but a snapshot from before
 //     its first step still reads the partition. Retention records the ids that it drops in outbox_mode.dropped, in the same
 //     transaction, and these may die.
 //   - A rewritten partition. pg_repack writes all rows of a partition as its own transaction, and so do some forms of ALTER
@@ -65,7 +67,7 @@
 //
 // # Cost
 //
-// A scan is one statement for all readers, every 50 ms at most, and never more than a twentieth of the time. For a gap
+// A scan is two statements for all readers, every 50 ms at most, and never more than a twentieth of the time. For a gap
 // whose writer stays open, it runs every second. Gaps are ranges: a bulk insert that was rolled back is one, and so is
 // the jump to the next day's ids. A read with gaps is an index lookup per gap. Of event types in [Query.Skip] the
 // statement returns only the id.

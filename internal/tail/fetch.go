@@ -24,17 +24,17 @@ type fetch struct {
 	gaps  []gap // gaps that rows may still fill
 	head  int64 // the highest id so far
 
-	decoder         wire.Events
-	batch           Batch
-	hits            []int64 // ids in gaps, in order
-	missing         []Range // new gaps
-	last            int64   // id of the last row that was processed
-	rows            int     // rows received
-	size            int     // bytes received
-	truncated       bool    // rows were received and not processed
-	holdsPartitions bool    // the transaction holds the partitions: none is detached meanwhile
-	detached        Ranges  // ids that lie in no partition, if holdsPartitions
-	refused         error   // why the only event was read without its payload, and must not be delivered
+	decoder   wire.Events
+	batch     Batch
+	hits      []int64 // ids in gaps, in order
+	missing   []Range // new gaps
+	last      int64   // id of the last row that was processed
+	rows      int     // rows received
+	size      int     // bytes received
+	truncated bool    // rows were received and not processed
+	holds     bool    // the transaction holds the table: no partition is detached or rewritten meanwhile
+	detached  Ranges  // ids that lie in no partition, if holds
+	refused   error   // why the only event was read without its payload, and must not be delivered
 }
 
 // Each statement reads the primary key from a bound, and no more rows than it returns.
@@ -163,12 +163,12 @@ func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string
 		params = append(params, low, high)
 	}
 	begin := ""
-	if p.holdsPartitions {
+	if p.holds {
 		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 	}
 	return conn.Raw(ctx, begin, p.shape().name(), func(name string) error {
-		if p.holdsPartitions {
-			if err := p.holdPartitions(ctx, conn); err != nil {
+		if p.holds {
+			if err := p.hold(ctx, conn); err != nil {
 				return err
 			}
 		}
@@ -185,19 +185,24 @@ func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string
 	})
 }
 
-// sqlHoldPartitions locks outbox_events and its partitions until the end of the transaction, and finds the ids that lie
-// in none. The snapshot is taken while the locks are held. DETACH ... CONCURRENTLY does not wait for the lock, but an
-// older snapshot still has the partition. pg_repack rewrites a partition as a new transaction: a snapshot from before its
-// end lacks rows. A read of gaps locks all partitions anyway.
-const sqlHoldPartitions = `LOCK TABLE outbox_events IN ACCESS SHARE MODE; SELECT outbox_away()`
+// sqlHold locks outbox_events and its partitions until the end of the transaction, and reports whether it has any. The
+// snapshot is taken while the locks are held. DETACH ... CONCURRENTLY does not wait for the lock, but an older snapshot
+// still has the partition. pg_repack rewrites a table as a new transaction: a snapshot from before its end lacks rows. A
+// read of gaps locks all partitions anyway.
+const sqlHold = `LOCK TABLE outbox_events IN ACCESS SHARE MODE; SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass`
 
-// holdPartitions finds the detached ids at the moment of the transaction.
-func (p *fetch) holdPartitions(ctx context.Context, conn *session.Conn) error {
-	results, err := conn.PgConn().Exec(ctx, sqlHoldPartitions).ReadAll()
+// hold locks the table, and finds the ids that lie in no partition at the moment of the transaction. It asks each time
+// whether there are partitions, because a table may be partitioned while relays use it.
+func (p *fetch) hold(ctx context.Context, conn *session.Conn) error {
+	results, err := conn.PgConn().Exec(ctx, sqlHold).ReadAll()
+	if err != nil || string(results[len(results)-1].Rows[0][0]) == "f" {
+		return err
+	}
+	results, err = conn.PgConn().Exec(ctx, `SELECT outbox_away()`).ReadAll()
 	if err != nil {
 		return err
 	}
-	p.detached, err = ParseRanges(string(results[len(results)-1].Rows[0][0]))
+	p.detached, err = ParseRanges(string(results[0].Rows[0][0]))
 	return err
 }
 

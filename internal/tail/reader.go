@@ -111,7 +111,6 @@ type Reader struct {
 	server       server // server of the last scan
 	began        uint64 // begin of the last scan
 	scannedAt    time.Time
-	partitioned  bool // the table was partitioned at the last scan
 	names        wire.Names
 	rowBytes     int     // assumed size of a row, in bytes
 	rowsPerEvent float64 // assumed number of rows read per event, at least 1
@@ -209,7 +208,7 @@ func (r *Reader) Apply(l *WriterScan) {
 	if l.server != r.server {
 		r.gaps.forget()
 	}
-	r.began, r.server, r.partitioned = l.began, l.server, l.partitioned
+	r.began, r.server = l.began, l.server
 	r.gaps.apply(l)
 }
 
@@ -303,7 +302,7 @@ func (r *Reader) newFetch(q Query) fetch {
 	r.reads++
 	p := fetch{query: q, began: r.writers.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
-	p.holdsPartitions = r.partitioned && r.gaps.anyDead(p.began)
+	p.holds = r.gaps.anyDead(p.began)
 	if q.Reach == ReachFirstGap {
 		p.gaps = p.gaps[:r.gaps.first(p.began)]
 	}

@@ -40,15 +40,17 @@ var errNoSequence = errors.New("outbox_events.id has no sequence")
 // All of this requires that each session draws ids when it needs them. A scan of another sequence fails: ids that its
 // sessions have in advance cannot be seen. A sequence that was changed and changed back is fine: ALTER SEQUENCE waits
 // for sessions that have drawn, and sessions lose the ids that they have in advance.
-const sqlWriters = `SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + outboxsql.SQLOddSequence + `),
-	(SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass)
+const sqlWriters = `SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + outboxsql.SQLOddSequence + `)
 FROM (SELECT to_regclass(%s)::oid AS seq) AS s
 LEFT JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.mode = 'RowExclusiveLock' AND l.granted
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-// sqlLast reads the last assigned id, in a statement before sqlWriters. In one statement PostgreSQL could read pg_locks
-// first, and miss the writer of an id that is assigned afterwards.
-const sqlLast = `SELECT coalesce((SELECT id FROM outbox_last_id), 0)`
+// sqlLast reads an id that the sequence has assigned, in a statement before sqlWriters. In one statement PostgreSQL could
+// read pg_locks first, and miss the writer of an id that is assigned in between.
+//
+// It is 32 below the last one: each time that nextval logs the sequence, it puts a value that is 32 ahead (SEQ_LOG_VALS)
+// into the row for a moment, and a read may see it. See also outbox_last_id() in functions.sql.
+const sqlLast = `SELECT coalesce((SELECT id - 32 FROM outbox_last_id), 0)`
 
 // theSequence is the object of scans. theTable must not be: see the tests.
 const (
@@ -74,7 +76,6 @@ type server struct {
 type WriterScan struct {
 	began, ended uint64 // counts of the [WriterScanner]
 	server       server
-	partitioned  bool
 	assigned     int64 // the last assigned id, read before pg_locks
 
 	Writers []Writer // sorted
@@ -176,7 +177,7 @@ func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*Writer
 	var started time.Time
 	var transaction, odd *string
 	var pid *int32
-	_, err = pgx.ForEachRow(rows, []any{&sequence, &started, &transaction, &pid, &odd, &l.partitioned}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&sequence, &started, &transaction, &pid, &odd}, func() error {
 		switch {
 		case sequence == nil:
 			return errNoSequence

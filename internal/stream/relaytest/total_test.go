@@ -733,6 +733,27 @@ func TestTotalHoldsFewInMemory(t *testing.T) {
 	r.expect(ascending(1, 2+2*n+n+1))
 }
 
+// TestTotalWaitsQuietly: while many events wait for an open transaction, the relay reads as seldom as an idle one.
+func TestTotalWaitsQuietly(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	defer r.start(delivery.Lane{Order: delivery.OrderTotal})()
+	first := r.begin(1)
+	r.insert(5000)
+	r.read(1000)
+	var before, after int64
+	const transactions = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
+	for _, n := range []*int64{&before, &after} {
+		testdb.Exec(t, r.pool, `SELECT pg_sleep(2)`) // sessions report their transactions once per second
+		*n = testdb.One[int64](t, r.pool, transactions)
+	}
+	if after-before > 1000 { // of thousands per second without a pause
+		t.Errorf("%d transactions in two seconds", after-before)
+	}
+	r.end(first, true)
+	r.expect(ascending(1, 5001))
+}
+
 // TestTotalTakesHeldOver: a relay that stops while events wait for a transaction has delivered none of them, and the next one
 // delivers each once.
 func TestTotalTakesHeldOver(t *testing.T) {
