@@ -775,7 +775,7 @@ func (sh *shard) findWriters(ctx context.Context, conn *session.Conn) error {
 	if sh.totalBlocked || !sh.reader.NeedsScan(time.Now()) { // a scan is useful only before a read
 		return nil
 	}
-	l, err := sh.e.writers.Scan(ctx, conn, sh.pos.Lease.Server)
+	l, err := sh.e.writers.Scan(ctx, conn, sh.pos.Server)
 	if err != nil || l == nil {
 		return err
 	}

@@ -199,7 +199,7 @@ func (r *unroutedScanner) findWriters(ctx context.Context, conn *session.Conn) e
 	if !r.reader.NeedsScan(time.Now()) {
 		return nil
 	}
-	l, err := r.e.writers.Scan(ctx, conn, r.pos.Lease.Server)
+	l, err := r.e.writers.Scan(ctx, conn, r.pos.Server)
 	if err != nil {
 		return err
 	}
