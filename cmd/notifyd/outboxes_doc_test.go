@@ -76,7 +76,5 @@ func TestOutboxesPage(t *testing.T) {
 	if want := len(says) + 3; ran < want {
 		t.Errorf("%d steps of %d", ran, want)
 	}
-	if code, _ := fetch(t, "http://"+s.address+"/readyz"); code != http.StatusOK {
-		t.Errorf("/readyz: %d", code)
-	}
+	s.get(t, "/readyz", func(code int, _ string) bool { return code == http.StatusOK })
 }

@@ -43,9 +43,8 @@ type gap struct {
 type gaps struct {
 	all    []gap
 	groups []*gapGroup // the groups of all gaps, each once
-	// assigned has the ids up to the last one that the sequence had assigned before a scan: first the clear ids, then the
-	// ids that wait for the writers of a scan. A gap that is found among them needs no new scan. A group without ids is
-	// nil.
+	// assigned has the ids up to one that the sequence had assigned before a scan: first the clear ids, then the ids that
+	// wait for the writers of a scan. A gap that is found among them needs no new scan. A group without ids is nil.
 	assigned  [2]gap
 	low, high []byte // parameters of the statement, nil if stale
 }
@@ -221,7 +220,7 @@ func (g *gaps) apply(l *WriterScan) {
 			apply(m)
 		}
 	}
-	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // someone has set the sequence back
+	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // someone may have set the sequence back
 		g.assigned = [2]gap{}
 	}
 	// Keep the writers of an earlier scan until all have ended: while transactions overlap, no scan is empty.

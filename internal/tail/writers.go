@@ -76,7 +76,7 @@ type server struct {
 type WriterScan struct {
 	began, ended uint64 // counts of the [WriterScanner]
 	server       server
-	assigned     int64 // the last assigned id, read before pg_locks
+	assigned     int64 // an assigned id, one of the last, read before pg_locks
 
 	Writers []Writer // sorted
 }
