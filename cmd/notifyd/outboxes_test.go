@@ -83,7 +83,7 @@ func (s *tenants) in(t *testing.T, outbox string, args ...string) {
 }
 
 // get returns an answer of the admin server once it is as wanted.
-func (s *tenants) get(t *testing.T, path string, wanted func(code int, body string) bool) string {
+func (s *tenants) get(t *testing.T, path string, wanted func(code int, body string) bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -94,7 +94,7 @@ func (s *tenants) get(t *testing.T, path string, wanted func(code int, body stri
 			text, _ := io.ReadAll(response.Body)
 			_ = response.Body.Close()
 			if body = string(text); wanted(response.StatusCode, body) {
-				return body
+				return
 			}
 		}
 		select {
