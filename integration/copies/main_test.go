@@ -153,11 +153,7 @@ func adopt(t *testing.T, url string, discard bool) ops.Adoption {
 // await waits until a query is true.
 func await(t *testing.T, conn *pgx.Conn, query string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !testdb.One[bool](t, conn, query); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never true: %s", query)
-		}
-	}
+	testenv.Await(t, query, func() bool { return testdb.One[bool](t, conn, query) })
 }
 
 // settled is true when a relay has written down everything that it has delivered. An event of the type bad is a dead letter.
