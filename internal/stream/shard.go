@@ -413,21 +413,25 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 	return sh.feedReplay(ctx, conn)
 }
 
-// unheld returns how many of the returned deliveries may go: in a total order, those below the first gap.
-func (sh *shard) unheld() int {
-	all := sh.inFlight.events.Returned
-	if !sh.order.total {
-		return len(all)
+// heldFrom returns the first id that must wait for a gap: in a total order, the id of the first gap.
+func (sh *shard) heldFrom() int64 {
+	if sh.order.total {
+		return sh.reader.FirstGap()
 	}
-	n, _ := slices.BinarySearchFunc(all, sh.reader.FirstGap(), func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) })
+	return math.MaxInt64
+}
+
+// unheld returns how many of the returned deliveries may go.
+func (sh *shard) unheld() int {
+	n, _ := slices.BinarySearchFunc(sh.inFlight.events.Returned, sh.heldFrom(), func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) })
 	return n
 }
 
-// holdsMany reports whether a total order must read only its first gap: events wait behind it, and the returned
-// deliveries fill a batch or their memory.
+// holdsMany reports whether only the first gap must be read: events wait behind it, and the returned deliveries fill a
+// batch or their memory.
 func (sh *shard) holdsMany() bool {
 	all := sh.inFlight.events.Returned
-	return sh.order.total && sh.unheld() < len(all) && (len(all) >= sh.e.limits.Batch || flight.Size(all) >= sh.e.memory())
+	return sh.unheld() < len(all) && (len(all) >= sh.e.limits.Batch || flight.Size(all) >= sh.e.memory())
 }
 
 // feedReplay hands over events of a replay, within the capacity that live events leave. It reports whether it did
@@ -483,8 +487,7 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 		return false, err
 	}
 	sh.setFull(b.Full)
-	waits := sh.order.total && sh.reader.FirstGap() < math.MaxInt64
-	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil && !waits {
+	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil && sh.heldFrom() == math.MaxInt64 {
 		q := sh.query(ctx, reserved)
 		q.Bytes = min(q.Bytes, capacity)
 		sh.reader.Begin(ctx, conn, q) // runs while this batch is handed over
@@ -600,8 +603,8 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 		all = append(all, d)
 	}
 	n := min(reserved, len(all)) // the rest is the surplus of a batch that was read ahead
-	if sh.order.total {
-		n = 0 // feed hands over the returned events in the order of ids, up to the first gap
+	if len(sh.inFlight.events.Returned) > 0 || sh.heldFrom() < math.MaxInt64 {
+		n = 0 // feed hands over the returned deliveries in the order of ids, up to the first gap
 	}
 	for _, d := range all[n:] {
 		sh.inFlight.events.Return(d)
