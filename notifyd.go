@@ -229,10 +229,10 @@ func (r *Relay) connectTrigger(ctx context.Context) (*pgx.Conn, error) {
 // that it takes batches, is refused when it is registered: see [delivery.Chain].
 func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middleware, mw...) }
 
-// Handle adds a destination and sends it the event types that match pattern: [Relay.Add] and [Relay.Route] in one. A
-// pattern is an event type ("order.created"), a prefix ("order.*") or "*"; the most exact pattern wins. The pattern may
-// change from release to release. The name of the destination must not: stored deliveries belong to the name. The errors
-// are those of Add and Route.
+// Handle combines [Relay.Add] and [Relay.Route]: it adds a destination and routes the event types that match pattern to
+// it. A pattern is an event type ("order.created"), a prefix ("order.*") or "*"; the most specific pattern wins. Your
+// next release may change the pattern. It must keep the name of the destination, because stored deliveries refer to it.
+// Handle returns the same errors as Add and Route.
 func (r *Relay) Handle(pattern string, d Destination) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
@@ -320,9 +320,9 @@ func (r *Relay) RouteWhen(pattern string, when delivery.Filter, destinations ...
 	return nil
 }
 
-// Ready is closed once the relay listens and has begun to read the table: from then on the relay delivers an event as
-// soon as it is committed. If LISTEN goes through a pooler in transaction mode, Ready is closed too, and the relay finds
-// events by polling.
+// Ready returns a channel that is closed once the relay listens and has started to read the table. After that, the relay
+// delivers each event as soon as it is committed. Behind a pooler in transaction mode, where LISTEN receives nothing, the
+// channel is closed as well, and the relay finds events by polling.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
 // Stats returns the current figures: counters since the start, and the state of every destination.

@@ -55,8 +55,8 @@ const (
 	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
-	// Passed: the position of the destination is past the event, and no table shows whether the event was delivered. A
-	// setting (Destination.Drops) may have excluded it, or the routes of that time are no longer stored.
+	// Passed: the position of the destination is above the event, and no table records whether the event was delivered.
+	// Either a setting excluded it (Destination.Drops), or its routes are no longer stored.
 	Passed State = "passed"
 )
 

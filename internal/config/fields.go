@@ -51,8 +51,8 @@ func settingOf(all []setting, name string) setting {
 	return all[slices.IndexFunc(all, func(s setting) bool { return s.name == name })]
 }
 
-// keyOf returns the key of a field, "" if it has none, and whether the field is
-// an inlined struct: its fields are settings of the struct around it.
+// keyOf returns the YAML key of a field, "" without one, and whether the field is
+// inlined, which makes its own fields settings of the outer struct.
 func keyOf(f reflect.StructField) (name string, inline bool) {
 	tag, hasTag := f.Tag.Lookup("yaml")
 	name, options, _ := strings.Cut(tag, ",")

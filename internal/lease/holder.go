@@ -564,7 +564,7 @@ func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, er
 	return min(next, soonest), nil
 }
 
-// announce changes the wants that others see. It reports false if the relay is no longer a member.
+// announce updates the list of wanted shards that other relays see. It returns false if the relay is no longer a member.
 func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, error) {
 	renewals, err := t.announce(ctx, wants, h.renewals)
 	if err != nil {
