@@ -126,7 +126,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		beat:      time.Second,
 		pool:      pool,
 		log:       config.Logger,
-		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: config.Schema},
+		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: config.Schema, Wants: config.Connections + store.BesideClaims},
 		listens:   make(chan struct{}),
 		ready:     make(chan struct{}),
 		refused:   make(chan error, 1),
@@ -134,7 +134,9 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		starts:    make(map[string]engine.Start),
 	}
 	r.pauses.relay, r.hangCheck = r, newHangCheck(r)
-	r.ops, err = ops.New(pool, ops.Config{Schema: config.Schema, DeleteEvents: config.Retention.Keep == 0, Paused: r.pauses.changed})
+	r.ops, err = ops.New(pool, ops.Config{
+		Schema: config.Schema, DeleteEvents: config.Retention.Keep == 0, ReportTo: r.reportTo, Paused: r.pauses.changed,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
@@ -186,9 +188,7 @@ func (r *Relay) wireListener() error {
 		return nil
 	}
 	return r.listener.Prove(listener.Proof{
-		// Only a sleeping relay would miss a notification.
-		Channel: canaryChannel(r.owner), Every: r.config.Canary,
-		Notify: hints{r}.Notify, Missed: func() bool { return !hints{r}.Polling() },
+		Channel: canaryChannel(r.owner), Every: r.config.Canary, Notify: hints{r}.Notify,
 	})
 }
 
@@ -376,6 +376,15 @@ func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 // that was given to [New], works whether or not the relay runs, and covers the deliveries of all relays.
 func (r *Relay) Ops() *ops.Client { return r.ops }
 
+// reportTo returns the destination that receives a report of each dead letter of a destination, empty for none.
+func (r *Relay) reportTo(destination string) string {
+	d := r.dispatcher.Destination(destination)
+	if d == nil {
+		return ""
+	}
+	return d.OnDead.To
+}
+
 // Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead letters. Each query
 // reads at most 10,000 rows, and the result marks counts that exceed the limit. Like OldestWaiting, Backlog queries the
 // database by index, on its own connection.
@@ -476,27 +485,31 @@ func (p *pauses) changed(destination string, is bool) {
 	_ = change(destination) // it may be a destination of another relay
 }
 
-// honour applies the stored pauses, once.
-func (p *pauses) honour(ctx context.Context) error {
+// honour applies the stored pauses, once, and returns a reading of the database's clock.
+func (p *pauses) honour(ctx context.Context) (now store.ClockReading, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	paused, confirmed, now, err := p.relay.session.Paused(ctx)
 	if err != nil {
-		return err
+		return now, err
 	}
 	p.relay.dispatcher.SetPaused(paused)
-	p.relay.dispatcher.SetClock(now, time.Now())
 	if confirmed {
-		return nil
+		return now, nil
 	}
-	return p.relay.session.Confirm(ctx, paused)
+	return now, p.relay.session.Confirm(ctx, paused)
 }
 
-// follow applies the stored pauses until ctx ends. While the database does not answer, the last reading applies.
+// follow applies the stored pauses until ctx ends, and watches the clock of the database. While the database does not
+// answer, the last reading applies.
 func (p *pauses) follow(ctx context.Context) {
 	failing := false
+	clock := clockWatch{relay: p.relay}
 	for pause(ctx, pausePoll) {
-		err := p.honour(ctx)
+		now, err := p.honour(ctx)
+		if err == nil {
+			err = clock.look(ctx, now)
+		}
 		switch {
 		case err == nil, ctx.Err() != nil:
 		case store.IsDown(err): // reported once for all sessions
@@ -506,6 +519,41 @@ func (p *pauses) follow(ctx context.Context) {
 		}
 		failing = err != nil
 	}
+}
+
+// wordDeliveries is the notification of changed stored deliveries.
+const wordDeliveries = "deliveries"
+
+// clockWatch notices that the clock of the database was set back, and corrects the stored deliveries, which would otherwise
+// wait until the clock has caught up. One goroutine uses it.
+type clockWatch struct {
+	relay *Relay
+	last  store.ClockReading
+	sure  bool // no delivery waits for a time from before a step
+}
+
+// look takes a reading of the clock. The first look corrects what a step has left while no relay ran. After an error the
+// next look tries again.
+func (w *clockWatch) look(ctx context.Context, now store.ClockReading) error {
+	isStep := !w.last.To.IsZero() && now.SteppedBack(w.last)
+	w.last = now
+	if isStep {
+		w.sure = false
+		w.relay.log.WarnContext(ctx, "clock of the database was set back")
+	}
+	if w.sure {
+		return nil
+	}
+
+	n, err := store.CorrectAhead(ctx, w.relay.session)
+	w.sure = err == nil
+	if n > 0 {
+		w.relay.log.WarnContext(ctx, "deliveries waited for the clock of the database", "deliveries", n)
+	}
+	if n > 0 || isStep {
+		(*w.relay.engine.Load()).Payload(wordDeliveries)
+	}
+	return err
 }
 
 // Shared is a listening connection that relays of several outboxes of one database share: set it in the Config of each of
@@ -534,7 +582,7 @@ func NewShared(canary time.Duration, log *slog.Logger) *Shared {
 	s.listener = listener.New(s.connect, log)
 	if canary > 0 {
 		// It has a channel, an interval and a function, so it is not refused.
-		_ = s.listener.Prove(listener.Proof{Channel: canaryChannel(store.NewOwner()), Every: canary, Notify: s.notify, Missed: s.depends})
+		_ = s.listener.Prove(listener.Proof{Channel: canaryChannel(store.NewOwner()), Every: canary, Notify: s.notify})
 	}
 	return s
 }
@@ -621,9 +669,4 @@ func (s *Shared) notify(ctx context.Context, channel, payload string) error {
 		}
 	}
 	return err
-}
-
-// depends reports whether a relay depends on notifications now.
-func (s *Shared) depends() bool {
-	return slices.ContainsFunc(s.present(), func(r *Relay) bool { return !hints{r}.Polling() })
 }

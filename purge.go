@@ -2,7 +2,10 @@ package notifyd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +28,9 @@ const (
 	// batch is at least purgePause, and at least purgeShare times as long as the batch took.
 	purgePause = 50 * time.Millisecond
 	purgeShare = 4
+	// purgeRest is the pause after all batches, in multiples of the time that the last one took: with an old snapshot it
+	// reads all events that are deleted already.
+	purgeRest = 20
 )
 
 // purger deletes the delivered events that have been kept long enough, and maintains partitions. One
@@ -36,6 +42,8 @@ type purger struct {
 	partitions *store.Partitions // nil unless the relay maintains them
 	plain      bool              // the lack of partitions has been reported
 	removed    *removed
+	refused    refusedEvents
+	lastBatch  time.Duration // how long the last batch took
 	once       chan struct{} // closed after the first round, or if there is nothing to do
 }
 
@@ -69,6 +77,7 @@ func (p *purger) run(ctx context.Context) {
 		if p.config.Retention.Keep == 0 && p.partitions == nil {
 			wait = purgeSoon
 		}
+		wait = max(wait, purgeRest*p.lastBatch)
 	}
 }
 
@@ -83,20 +92,80 @@ func (p *purger) purgeAll(ctx context.Context) {
 	for _, in := range p.keepPartitions(ctx) {
 		p.purgeRange(ctx, session, in)
 	}
+	p.reportRefused(ctx)
 }
 
-// purgeRange deletes the expired events of one range of ids in batches.
+// purgeRange deletes the expired events of one range of ids in batches. After a refusal that may be of one event, it
+// deletes fewer at once, down to the one event, and passes that.
 func (p *purger) purgeRange(ctx context.Context, session *store.Session, in store.Range) {
+	most := p.config.Retention.Batch
+	batch := most
 	for more := p.deletes; more; {
 		began := time.Now()
-		var err error
-		in.After, more, err = session.Purge(ctx, in, p.config.Retention.Keep, p.config.Retention.Batch)
-		if err != nil {
+		next, rest, err := session.Purge(ctx, in, p.config.Retention.Keep, batch, p.refused.ids()...)
+		p.lastBatch = time.Since(began)
+		switch {
+		case err == nil:
+			in.After = next
+			more = rest || batch < most
+			batch = min(2*batch, most)
+		case sessions.IsOfRow(err) && batch > 1:
+			batch /= 2
+		case sessions.IsOfRow(err) && p.refused.hasRoom():
+			id, ferr := session.First(ctx, in)
+			if ferr != nil {
+				p.report(ctx, fmt.Errorf("delivered events: %w", errors.Join(err, ferr)))
+				return
+			}
+			p.refused.add(id, err)
+			in.After = id
+		default:
 			p.report(ctx, fmt.Errorf("delivered events: %w", err))
 			return
 		}
 		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
 	}
+}
+
+const (
+	// refusedAgain is how long an event is passed whose deletion was refused.
+	refusedAgain = time.Hour
+	// maxRefused bounds these events: with more, the purge ends at the next one.
+	maxRefused = 10_000
+)
+
+// refusedEvents are the events whose deletion the database refuses, for example because a foreign key references them.
+type refusedEvents struct {
+	until map[int64]time.Time
+	err   error
+	first int64 // the event of the error
+	isNew bool  // there is one that is not reported
+}
+
+// ids returns the events to pass.
+func (r *refusedEvents) ids() []int64 { return slices.Collect(maps.Keys(r.until)) }
+
+func (r *refusedEvents) hasRoom() bool { return len(r.until) < maxRefused }
+
+// add adds an event.
+func (r *refusedEvents) add(id int64, err error) {
+	if r.until == nil {
+		r.until = make(map[int64]time.Time)
+	}
+	r.until[id] = time.Now().Add(refusedAgain)
+	r.first, r.err, r.isNew = id, err, true
+}
+
+// reportRefused logs that events cannot be deleted, once for all that a round has found. It forgets events that are to be
+// tried again.
+func (p *purger) reportRefused(ctx context.Context) {
+	r := &p.refused
+	if r.isNew && ctx.Err() == nil {
+		p.log.WarnContext(ctx, "delivered events cannot be deleted", "events", len(r.until), "event_id", r.first, "err", r.err, "cure", store.CureOf(r.err))
+	}
+	r.isNew = false
+	now := time.Now()
+	maps.DeleteFunc(r.until, func(_ int64, until time.Time) bool { return now.After(until) })
 }
 
 func (p *purger) report(ctx context.Context, err error) {

@@ -131,7 +131,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 // deliveries wait: most likely renamed ones, or those of another relay.
 func (r *Relay) missDestinations(ctx context.Context) error {
 	// Before anything is delivered. A role that may not read pauses yet finds none, for which no waiting would help.
-	if err := r.pauses.honour(ctx); err != nil && !store.IsDenied(err) {
+	if _, err := r.pauses.honour(ctx); err != nil && !store.IsDenied(err) {
 		return err
 	}
 	names, err := r.session.Destinations(ctx)
@@ -250,7 +250,6 @@ type hintReceiver interface {
 	Wake(id int64)
 	Rescan()
 	Blind(is bool)
-	Polling() bool
 }
 
 // claimQueue creates the engine of a queue.
@@ -370,12 +369,6 @@ func (h hints) Blind(is bool) {
 	if e := h.r.engine.Load(); e != nil {
 		(*e).Blind(is)
 	}
-}
-
-// Polling reports whether nothing depends on notifications.
-func (h hints) Polling() bool {
-	e := h.r.engine.Load()
-	return e != nil && (*e).Polling()
 }
 
 const (

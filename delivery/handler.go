@@ -7,8 +7,8 @@ import (
 // Handler delivers one event to one destination.
 //
 // Deliver returns nil once the destination has acknowledged the event, never before. The error's chain classifies a
-// failure: see [Permanent], [RetryAfter], [Throttled] and [Unavailable]. The relay retries after any other error, with
-// exponential backoff, until the destination's attempts are used up.
+// failure: see [Permanent], [Unclear], [RetryAfter], [Throttled] and [Unavailable]. The relay retries after any other error,
+// with exponential backoff, until the destination's attempts are used up.
 //
 // Deliver must return soon after ctx is done. After 5 s more the relay gives the call up and counts the attempt.
 // Whatever such a call still does may follow a second delivery of the event, or later events. The relay calls Deliver
@@ -60,6 +60,18 @@ func WithTotalOrder(ctx context.Context) context.Context {
 // whatever their aggregates. An [OrderedBatchHandler] that orders by aggregate must ask. A destination with an inherent order,
 // such as a partition of a topic, keeps that order.
 func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != nil }
+
+type noOrder struct{}
+
+// WithoutOrder returns a context for calls of a destination whose events may arrive in any order: in a queue, and with
+// [OrderNone] in a stream.
+func WithoutOrder(ctx context.Context) context.Context {
+	return context.WithValue(ctx, noOrder{}, true)
+}
+
+// Unordered reports whether the events of the call may arrive in any order. An [OrderedBatchHandler] may then deliver
+// an event although an earlier one of its aggregate has failed.
+func Unordered(ctx context.Context) bool { return ctx.Value(noOrder{}) != nil }
 
 type shard struct{}
 

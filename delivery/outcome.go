@@ -52,14 +52,62 @@ func Permanent(err error) error {
 }
 
 // IsPermanent reports whether err, or an error that it wraps, was marked by
-// [Permanent] or has a method Permanent() bool that returns true.
+// [Permanent] or has a method Permanent() bool that returns true. It reports false for
+// Unclear(Permanent(err)): an unclear refusal is not yet final.
 func IsPermanent(err error) bool {
 	var p interface{ Permanent() bool }
 	return errors.As(err, &p) && p.Permanent()
 }
 
-// RetryAfter marks err as a failure that may be retried after d, instead of the backoff of the
-// attempt. The attempt counts. A negative d counts as zero. RetryAfter(d, nil) is nil.
+// Unclear marks err as a refusal that may concern this event, or every event: a gateway's 404, a missing partition, a mail
+// server that rejects the greeting. Other events show whose fault the refusal was:
+//
+//   - The destination has taken another event since it first refused this one: the event is at fault. err then has its
+//     meaning without the mark. Unclear(Permanent(err)) makes a dead letter, and Unclear(err) counts an attempt.
+//   - The destination refuses several different events in a row and takes none: the destination is down, as after
+//     [Unavailable]. No attempt counts, and one event at a time probes the destination until it takes one.
+//   - Until then the attempt counts, and the event waits for its backoff while others are tried. The last attempt
+//     makes a dead letter only if the destination has refused no other event in the meantime.
+//
+// Unclear(nil) is nil.
+func Unclear(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &unclearError{err}
+}
+
+// IsUnclear reports whether err, or an error that it wraps, was marked by [Unclear] or has a method Unclear() bool
+// that returns true.
+func IsUnclear(err error) bool {
+	_, ok := unclear(err)
+	return ok
+}
+
+// Proven returns what an unclear refusal means once the event is known to be at fault: the error below the mark of
+// [Unclear]. It returns any other error as it is.
+func Proven(err error) error {
+	u, ok := unclear(err)
+	if !ok {
+		return err
+	}
+	return errors.Unwrap(u)
+}
+
+func unclear(err error) (marked error, ok bool) {
+	var u interface {
+		error
+		Unclear() bool
+	}
+	if !errors.As(err, &u) {
+		return nil, false
+	}
+	return u, u.Unclear()
+}
+
+// RetryAfter marks err as a failure that may be retried after d. The event waits for the backoff of the attempt if
+// that is longer, so a destination cannot use up all attempts within a short time. The attempt counts. A negative d
+// counts as zero. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -71,6 +119,9 @@ func RetryAfter(d time.Duration, err error) error {
 // lane pauses, no attempt is counted, and one event at a time probes the
 // destination until it answers. An event over which the destination fails again and again while it
 // answers others has itself to blame: its attempts count. Unavailable(nil) is nil.
+//
+// Status and console show the pause of Unavailable(RetryAfter(d, err)). The lane probes as after any other fault: a handler
+// that must send nothing before the end of the pause has to refuse events until then.
 func Unavailable(err error) error {
 	if err == nil {
 		return nil
@@ -134,6 +185,14 @@ type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
 func (*permanentError) Permanent() bool { return true }
+
+type unclearError struct{ error }
+
+func (e *unclearError) Unwrap() error { return e.error }
+func (*unclearError) Unclear() bool   { return true }
+
+// Permanent hides the mark of an error below: see [IsPermanent].
+func (*unclearError) Permanent() bool { return false }
 
 type retryAfterError struct {
 	error

@@ -37,6 +37,8 @@ func TestMarksOfErrors(t *testing.T) {
 		"retry after":             {wrap(RetryAfter(time.Second, io.EOF)), false, false, time.Second},
 		"retry after, negative":   {RetryAfter(-time.Second, io.EOF), false, false, 0},
 		"all three":               {Permanent(wrap(RetryAfter(time.Hour, Unavailable(io.EOF)))), true, true, time.Hour},
+		"unclear":                 {wrap(Unclear(io.EOF)), false, false, none},
+		"unclear, permanent":      {Unclear(wrap(Permanent(io.EOF))), false, false, none},
 		"foreign":                 {wrap(&foreign{true, true, time.Minute}), true, true, time.Minute},
 		"foreign, says otherwise": {&foreign{}, false, false, 0},
 	} {
@@ -80,5 +82,36 @@ func TestClassNames(t *testing.T) {
 		if got := class.String(); got != want {
 			t.Errorf("class %d is %q", class, got)
 		}
+	}
+}
+
+// TestUnclear: the mark hides Permanent until the event is known to be at fault.
+func TestUnclear(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err                error
+		unclear, permanent bool
+	}{
+		"nil":                {nil, false, false},
+		"permanent":          {Permanent(io.EOF), false, true},
+		"unclear":            {Unclear(io.EOF), true, false},
+		"unclear, permanent": {fmt.Errorf("call: %w", Unclear(Permanent(io.EOF))), true, true},
+		"permanent, unclear": {Permanent(Unclear(io.EOF)), true, false},
+	} {
+		if got := IsUnclear(c.err); got != c.unclear {
+			t.Errorf("%s: unclear is %t", name, got)
+		}
+
+		proven := Proven(c.err)
+		if got := IsPermanent(proven); got != c.permanent {
+			t.Errorf("%s: once proven, permanent is %t", name, got)
+		}
+		if IsUnclear(proven) || c.err != nil && !errors.Is(proven, io.EOF) {
+			t.Errorf("%s: once proven, it is %v", name, proven)
+		}
+	}
+
+	if Unclear(nil) != nil {
+		t.Error("Unclear(nil) is an error")
 	}
 }

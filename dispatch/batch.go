@@ -96,7 +96,7 @@ type job = order.Item[task]
 type queues = order.Queues[task]
 
 func newQueues(d *Destination, t *target) *queues {
-	return order.New[task](order.Options{Total: d.Total, Batches: t.batch != nil})
+	return order.New[task](order.Options{Total: d.Total, Batches: t.batch != nil, Room: maxBehind})
 }
 
 // failures returns the number of earlier failed attempts.

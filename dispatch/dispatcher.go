@@ -49,7 +49,6 @@ type Dispatcher struct {
 	router   *router
 	database *database
 	refusals *refusals
-	clock    clock
 
 	workCtx    context.Context //nolint:containedctx // ends all deliveries; made by Begin, cancelled by Drain
 	cancelWork context.CancelCauseFunc
@@ -100,7 +99,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	for _, l := range lanes {
-		l.observer, l.dest.clock = d.observer, &d.clock
+		l.observer = d.observer
 		if !cfg.RateLimit.IsZero() {
 			// Each lane has a limiter: package limit bounds the sum of all limiters that reserve under one name.
 			l.limiter = limit.New(name, limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, cfg.RateKey != nil, d.cfg.Reserve)
@@ -155,6 +154,9 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
 		if l.dest.Total {
 			l.ctx = delivery.WithTotalOrder(d.workCtx)
+		}
+		if l.isUnordered() {
+			l.ctx = delivery.WithoutOrder(d.workCtx)
 		}
 		if l.dest.Shard > 0 {
 			l.ctx = delivery.WithShard(l.ctx, l.dest.Shard)
@@ -464,9 +466,6 @@ func (d *Dispatcher) DatabaseReports() uint64 { return d.database.reports.Load()
 
 // DatabaseCure returns the cure while the database refuses the relay's sessions; empty otherwise. It takes no lock.
 func (d *Dispatcher) DatabaseCure() string { return d.database.refusal() }
-
-// SetClock records the database's time at a moment of this relay's clock.
-func (d *Dispatcher) SetClock(database, here time.Time) { d.clock.read.Store(&reading{database, here}) }
 
 // safeObserver logs the panics of an observer. Each call has its own goroutine, which the observer may end without
 // harm to a relay's goroutine.

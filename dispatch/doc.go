@@ -37,5 +37,4 @@
 //	measure.go     records latencies and counts of a lane
 //	refusals.go    tracks the statements that the database refuses
 //	database.go    tracks whether the database answers
-//	clock.go       estimates the database's time
 package dispatch

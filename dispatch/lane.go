@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -34,9 +35,8 @@ const (
 	slowCall = time.Millisecond
 	// replayWindow bounds the replayed work in a lane, in time: live deliveries hardly wait for it.
 	replayWindow = 2 * time.Millisecond
-	// maxAggregateQueue bounds how many events of one aggregate wait in memory at a slow destination. The others wait
-	// as rows, so that one aggregate does not take the capacity of all.
-	maxAggregateQueue = 256
+	// totalQueue is how many events of a slow destination with total order wait in memory.
+	totalQueue = 256
 	// maxBehind bounds how many jobs wait in memory behind other events of their aggregate.
 	maxBehind = maxQueued
 )
@@ -66,8 +66,9 @@ type lane struct {
 	owned       bool // an engine has the lane
 	workers     workers
 	health      health.Health
-	timer       *time.Timer    // wakes the engine; nil before the first wait
-	limiter     *limit.Limiter // nil without a rate limit
+	slow        map[*job]struct{} // begun jobs of events whose last calls failed slowly
+	timer       *time.Timer       // wakes the engine; nil before the first wait
+	limiter     *limit.Limiter    // nil without a rate limit
 
 	agg      *queues // keeps the events of each aggregate in order; nil for an engine without order
 	together bool    // the handler accepts several events of an aggregate in one call
@@ -77,6 +78,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	l := &lane{
 		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{},
+		slow: make(map[*job]struct{}),
 	}
 	l.workers = workers{lane: l, epoch: time.Now()}
 	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
@@ -104,6 +106,14 @@ func (l *lane) Own(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.agg, l.onCapacity, l.owned = newQueues(&l.dest, &l.target), onCapacity, true
+}
+
+// isUnordered reports whether events of the lane may arrive in any order.
+func (l *lane) isUnordered() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	isQueue := l.owned && l.agg == nil
+	return isQueue || l.dest.Unordered
 }
 
 // Disown forgets the health of the destination.
@@ -176,6 +186,14 @@ func (l *lane) HasCapacity() bool {
 	return l.capacityLocked(time.Now()) > 0
 }
 
+// Chooses returns how many deliveries the lane wants to choose its next one among.
+func (l *lane) Chooses() (among int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok = l.health.Chooses(0)
+	return health.Candidates, ok
+}
+
 // Waits reports whether other deliveries must first find out whether the destination is down.
 func (l *lane) Waits(stored bool) bool {
 	l.mu.Lock()
@@ -243,10 +261,8 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 		l.compactLocked()
 	}
 	l.health.Press(l.aheadLocked())
-	most := 0
-	if l.throughput.slow() && !l.dest.Total { // a total order has no more capacity anyway
-		most = maxAggregateQueue
-	}
+	isSlow := l.throughput.slow()
+	now := time.Now()
 	var back []unstarted
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
@@ -254,7 +270,8 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 		turn := order.Begins
 		if a != nil {
 			e := d.entry(a)
-			e.Most = most
+			e.Now = now
+			e.Slow = isSlow
 			turn = a.Join(j, e)
 		}
 		switch turn {
@@ -262,10 +279,10 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 			l.queue = append(l.queue, j)
 		case order.Parked:
 			l.load--
-			back = append(back, unstarted{j, VerdictParked})
+			back = append(back, unstarted{job: j, out: outcome{verdict: VerdictParked}})
 		case order.Returned:
 			l.load--
-			back = append(back, unstarted{j, VerdictReleased})
+			back = append(back, unstarted{job: j, out: outcome{verdict: VerdictReleased}})
 		default: // it waits behind others
 		}
 	}
@@ -275,11 +292,39 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 		}
 	}
 	if len(back) > 0 {
-		l.health.Held(time.Now(), len(back))
+		l.health.Held(now, len(back))
+	}
+	held = len(back)
+	if begun := l.aheadLocked() - (len(l.queue) - l.head); l.health.Impaired() {
+		if n, ok := l.health.Chooses(begun); ok {
+			back = append(back, l.chooseLocked(n)...)
+		}
 	}
 	l.startWorkersLocked()
 	l.answerUnstarted(back)
-	return len(back)
+	return held
+}
+
+// chooseLocked leaves n jobs in the queue of a destination that fails, and returns the others. The most promising ones
+// go. Among equals chance decides, in which two kinds come first in turn: the newest event, because bad ones are most
+// often the oldest, and an event with others behind it, because bad ones most often have an aggregate of their own.
+func (l *lane) chooseLocked(n int) []unstarted {
+	queue := slices.Clone(l.queue[l.head:])
+	if len(queue) <= n {
+		return nil
+	}
+	first := len(queue) - 1
+	if behind := slices.IndexFunc(queue, func(j *job) bool { return j.Next() != nil }); behind >= 0 && rand.IntN(2) == 0 { //nolint:gosec // no secret
+		first = behind
+	}
+	queue[0], queue[first] = queue[first], queue[0]
+	rand.Shuffle(len(queue)-1, func(i, k int) { queue[i+1], queue[k+1] = queue[k+1], queue[i+1] }) //nolint:gosec // no secret
+	slices.SortStableFunc(queue, func(a, b *job) int { return l.health.Compare(a.Value.event, b.Value.event) })
+
+	l.queue, l.head = queue[n:], 0
+	gone := l.emptyLocked()
+	l.queue = queue[:n:n]
+	return gone
 }
 
 // SetRows records whether deliveries of the aggregate are stored.
@@ -482,6 +527,10 @@ func (l *lane) capacityLocked(now time.Time) int {
 		return 0
 	}
 	capacity := l.sizeLocked() - l.aheadLocked()
+	_, chooses := l.health.Chooses(0)
+	if chooses {
+		capacity = maxQueued - l.aheadLocked()
+	}
 	if l.agg != nil {
 		capacity = min(capacity, maxBehind-l.load)
 	}
@@ -493,10 +542,10 @@ func (l *lane) capacityLocked(now time.Time) int {
 		capacity = l.limiter.Capacity(now, capacity)
 	}
 	switch {
-	case !l.throughput.slow():
+	case !l.throughput.slow() || chooses:
 	case l.agg != nil && l.dest.Total:
 		// One call at a time empties the queue, however many workers are idle.
-		capacity = min(capacity, max(maxAggregateQueue, l.perCall())-l.load)
+		capacity = min(capacity, max(totalQueue, l.perCall())-l.load)
 	default:
 		// Engines do not wait for jobs that no worker begins at once: they would withdraw the jobs and claim them
 		// again, endlessly.
@@ -603,11 +652,21 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
 		j := l.queue[l.head]
+		if delay, why, ok := l.heldLocked(j); ok {
+			l.queue[l.head] = nil
+			l.head++
+			l.answerUnstarted(l.postponeLocked(nil, j, delay, why))
+			continue
+		}
 		if l.aloneLocked(j) {
 			if len(buf) > 0 {
 				break
 			}
 			n = 1
+			l.health.Begins(j.Value.event.ID)
+			if l.health.Slow(j.Value.event.ID) {
+				l.slow[j] = struct{}{}
+			}
 		}
 		l.queue[l.head] = nil
 		l.head++
@@ -634,6 +693,22 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	return buf
 }
 
+// heldLocked returns how long a job waits although a worker could begin it, and why: its type is suspected, or the events
+// whose calls failed slowly have half of the workers.
+func (l *lane) heldLocked(j *job) (delay time.Duration, why error, ok bool) {
+	mayWait := l.health.Impaired() && !l.dest.Total && j.Value.refused() == nil
+	if !mayWait {
+		return 0, nil, false
+	}
+
+	now := time.Now()
+	isSlow := l.health.Slow(j.Value.event.ID)
+	if isSlow && len(l.slow) >= max(1, l.workers.allowedLocked()/2) {
+		return l.health.Postponed(now, j.Value.event.ID)
+	}
+	return l.health.Holds(now, j.Value.event.Type)
+}
+
 // aloneLocked reports whether an event is quarantined or refused: its call has no other events.
 func (l *lane) aloneLocked(j *job) bool {
 	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil
@@ -646,6 +721,7 @@ func (l *lane) putBack(jobs []*job) {
 	defer l.mu.Unlock()
 	back := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
+		delete(l.slow, j)
 		if j.Cut() {
 			continue
 		}
@@ -699,6 +775,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 	if results == nil || slices.ContainsFunc(results, (*result).reachable) {
 		of.Proof, of.Shared = c.begin, false
 	}
+	of.Others = results == nil || slices.Contains(results, nil)
 	var broken map[*order.Queue[task]]Verdict
 	for i, j := range c.jobs {
 		var r *result
@@ -746,6 +823,9 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	ends := false
 	var gone []unstarted
 	if l.health.Impaired() {
+		for _, j := range jobs {
+			delete(l.slow, j)
+		}
 		now := time.Now()
 		changed = l.reportLocked(now, begin, jobs, outs)
 		l.engineWaits = l.engineWaits || changed.Closes || l.health.Recovers() // a refused request may fit now
@@ -806,7 +886,11 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 			all.Throttled++
 		case out.answered():
 			all.Answered++
-			l.health.Answered(jobs[i].Value.event.ID, begin.Add(out.from))
+			e := jobs[i].Value.event
+			l.health.Answered(now, e.ID, e.Type, begin.Add(out.from), out.verdict == VerdictDelivered)
+		case out.unclear && out.verdict.counts():
+			all.Refused++
+			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
 		case out.silent:
 			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
 		}
@@ -832,32 +916,48 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	if r.exhausted {
 		return l.throttle(log, j, c.Began, r)
 	}
-	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; a panic does
-	if lost {
-		if out, released := l.faultOf(log, j, c, r); released {
+	isLost := r.unavailable || r.late && l.lateInOutage(j, c, r) // an unanswered probe says nothing about its event; a panic does
+	isFinal := r.permanent
+	switch {
+	case r.unclear || isLost:
+		out, proven := l.faultOf(log, j, c, r)
+		if !out.verdict.counts() {
 			return out
 		}
-	} else if r.throttled {
+		isFinal = r.permanent && (proven || !r.unclear)
+	case r.throttled:
 		return l.throttle(log, j, c.Began, r)
 	}
 	if r.unanswered {
 		l.unanswered(j, c.Began)
 	}
+
 	failures := j.Value.failures() + 1
-	out := outcome{verdict: VerdictFailed, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
-	if r.permanent || failures >= l.dest.MaxAttempts {
-		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
+	out := outcome{
+		verdict: VerdictFailed, class: delivery.ClassEvent, err: r, permanent: isFinal, unclear: r.unclear,
+		silent: isLost || r.late || r.unanswered,
+	}
+	if isFinal || failures >= l.dest.MaxAttempts {
+		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", isFinal, "err", r)
 		l.observer.Observe(delivery.Incident{
 			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.Value.event.ID, EventType: j.Value.event.Type, Err: r,
 		})
 		out.verdict = VerdictDead
 		return out
 	}
-	if out.delay = r.delay; !r.delays {
-		out.delay = backoff.Wait(l.dest.Backoff, failures)
-	}
+
+	out.delay = max(r.delay, backoff.Wait(l.dest.Backoff, failures))
 	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
 	return out
+}
+
+// lateInOutage records a call that reached the lane's timeout, and reports whether the destination is down.
+func (l *lane) lateInOutage(j *job, c *health.Call, err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := *c
+	of.Type = j.Value.event.Type
+	return l.health.Late(time.Now(), j.Value.event.ID, of, err)
 }
 
 func (l *lane) down() bool {
@@ -879,24 +979,46 @@ func (l *lane) follows(out *outcome) Verdict {
 	return VerdictParked
 }
 
-// unavailable records that the destination failed over an event, and reports an outage once for all its lanes. It
-// returns false if the event is at fault: the attempt counts.
-func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, released bool) {
+// faultOf records that the destination failed over an event, or refused it as it may refuse every event, and reports an
+// outage once for all its lanes. The verdict of out counts if the event may be at fault. proven means that the
+// destination has taken others in the meantime.
+func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, proven bool) {
+	id := j.Value.event.ID
+	failures := j.Value.failures() + 1
+	isLast := failures >= l.dest.MaxAttempts
+
 	l.mu.Lock()
 	now := time.Now()
-	f := l.health.Lost(now, j.Value.event.ID, *c, err, j.Value.failures()+1 >= l.dest.MaxAttempts)
+	of := *c
+	of.Type = j.Value.event.Type
+	var f health.Failure
+	if err.unclear {
+		f = l.health.Refused(now, id, of, err, isLast)
+	} else {
+		f = l.health.Lost(now, id, of, err, isLast)
+	}
+	l.health.Asked(now, id, err.delay)
 	if f.Longer {
 		l.refuseLocked(now) // the events of this lane must be queried after the pause
 	}
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
-	out = outcome{verdict: VerdictQuarantined, delay: f.Delay, class: delivery.ClassDestination, err: err}
-	if c.Shared {
-		out.verdict = VerdictReleased // single calls will show which event is at fault
-	}
+
+	out = outcome{verdict: VerdictQuarantined, delay: f.Delay, class: delivery.ClassDestination, err: err, unclear: err.unclear}
 	switch {
 	case f.Counts:
-		return out, false
+		out.verdict = VerdictFailed
+		return out, f.Proven
+	case err.unclear && f.Suspected:
+		out.delay = max(f.Delay, backoff.Wait(l.dest.Backoff, failures))
+	case err.unclear:
+		err = err.inRow(f.Row)
+		out.err = err
+	case c.Shared:
+		out.verdict = VerdictReleased // single calls will show which event is at fault
+	}
+
+	switch {
 	case f.Suspected:
 		log.Info("destination fails over one event and answers others", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case begins:
@@ -906,7 +1028,7 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 	default:
 		log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	}
-	return out, true
+	return out, false
 }
 
 func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
@@ -925,6 +1047,7 @@ func (l *lane) fault(began time.Time, err error, repeat bool) (pause time.Durati
 	}
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
+	l.figures.fault(now, err)
 	if begins || repeat {
 		l.reportUnavailable(l.log, now, err)
 		return f.Pause
@@ -1142,15 +1265,15 @@ func (l *lane) blocked() int {
 
 // unstarted is a job that no worker begins, with its verdict.
 type unstarted struct {
-	job     *job
-	verdict Verdict
+	job *job
+	out outcome
 }
 
 // answerUnstarted answers jobs that no worker began. The lane's lock is held.
 func (l *lane) answerUnstarted(all []unstarted) {
 	for _, k := range all {
-		l.figures.skipped.count(k.verdict)
-		k.job.Value.batch.answer([]*job{k.job}, []outcome{{verdict: k.verdict}})
+		l.figures.skipped.count(k.out.verdict)
+		k.job.Value.batch.answer([]*job{k.job}, []outcome{k.out})
 	}
 }
 
@@ -1174,21 +1297,46 @@ func (l *lane) emptyLocked() (gone []unstarted) {
 	queue := l.queue[l.head:]
 	l.queue, l.head = nil, 0
 	for _, j := range queue {
+		if delay, err, ok := l.postponedLocked(j); ok {
+			gone = l.postponeLocked(gone, j, delay, err)
+			continue
+		}
 		if o := j.Value.batch.order; o != nil {
 			gone = l.appendUnstartedLocked(gone, o.Release(j), VerdictReleased)
 			continue
 		}
 		l.load--
-		gone = append(gone, unstarted{j, VerdictReleased})
+		gone = append(gone, unstarted{job: j, out: outcome{verdict: VerdictReleased}})
 	}
 	return gone
+}
+
+// postponedLocked reports whether a job of an event in quarantine makes room for others, as a row.
+func (l *lane) postponedLocked(j *job) (delay time.Duration, err error, ok bool) {
+	if !l.health.Down() || l.stopped || l.paused {
+		return 0, nil, false
+	}
+	return l.health.Postponed(time.Now(), j.Value.event.ID)
+}
+
+// postponeLocked appends a job of an event in quarantine to gone, and the jobs behind it. If the engine got it back, it
+// would hand it over first, and no other event would be tried.
+func (l *lane) postponeLocked(gone []unstarted, j *job, delay time.Duration, err error) []unstarted {
+	l.load--
+	gone = append(gone, unstarted{job: j, out: outcome{verdict: VerdictQuarantined, delay: delay, class: delivery.ClassDestination, err: err}})
+	o := j.Value.batch.order
+	if o == nil {
+		return gone
+	}
+	_, _, with := o.Leave(j, order.Failed, true)
+	return l.appendUnstartedLocked(gone, with, VerdictParked)
 }
 
 // appendUnstartedLocked appends to gone the jobs that left the queues of aggregates with the verdict v.
 func (l *lane) appendUnstartedLocked(gone []unstarted, jobs []*job, v Verdict) []unstarted {
 	l.load -= len(jobs)
 	for _, j := range jobs {
-		gone = append(gone, unstarted{j, j.Value.behind(v)})
+		gone = append(gone, unstarted{job: j, out: outcome{verdict: j.Value.behind(v)}})
 	}
 	return gone
 }
@@ -1202,7 +1350,7 @@ func (l *lane) TakeBack(p *Batch) {
 		if j.Value.batch != p {
 			return false
 		}
-		gone = append(gone, unstarted{j, VerdictReleased})
+		gone = append(gone, unstarted{job: j, out: outcome{verdict: VerdictReleased}})
 		return true
 	})
 	l.queue = l.queue[:l.head+len(left)]
@@ -1224,6 +1372,7 @@ func (l *lane) stats() observe.DestinationStats {
 	if counts {
 		is := l.health.Snapshot(now)
 		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
+		s.Trouble.ThrottledUntil, s.Trouble.ThrottledBy = is.AskedUntil, is.AskedBy
 		s.Capacity, s.Pace, s.RateLimited = l.capacityLocked(now), l.throughput.pace, l.limitWaitsLocked(now)
 		s.Down = l.health.Down() || l.workers.allowedLocked() <= 0
 		if l.agg != nil {

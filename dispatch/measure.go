@@ -1,12 +1,14 @@
 package dispatch
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -39,6 +41,14 @@ func (f *figures) record(begin time.Time, elapsed time.Duration, jobs []*job, ou
 	for i, j := range jobs {
 		f.measureLocked(j, began, &outs[i])
 	}
+}
+
+// fault records a failure that concerned no single event.
+func (f *figures) fault(at time.Time, err error) {
+	text := safecall.Text(err) // it may be the handler's own
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trouble.last, f.trouble.at = errors.New(text), at
 }
 
 // answers counts the deliveries with a verdict, begun or not.

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/health"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // kind is what happens to an event at its destination.
@@ -26,6 +28,7 @@ const (
 	lingers kind = "lingers" // the same after a while
 	hangs   kind = "hangs"   // until the timeout of the lane
 	fails   kind = "fails"   // whatever it is, no error blames the destination
+	refuses kind = "refuses" // an answer that every event might get
 	exits   kind = "ends its goroutine"
 	stays   kind = "does not return"      // for long after the end of its context
 	kills   kind = "kills the whole call" // of a batch
@@ -38,11 +41,18 @@ type poisoned struct {
 	kinds    []kind // of the events, in the order of ids
 	keys     int    // aggregates of the good events; 0: none has any
 	interval time.Duration
+	answer   func(e *delivery.Event) error // before anything else; nil error: as the kind says
+	typed    bool                          // bad events have a type of their own
+	onlyGood bool                          // stop once the good events are delivered
+	reads    int                           // events of a read, all written before the first one; 0 for 50 that are written one by one
+	outage   time.Duration                 // how long answer returns errors
+	observer delivery.Observer             // nil for none
 
 	mu    sync.Mutex
 	when  map[int64]time.Time // delivered
 	came  map[int64]time.Time
 	calls int
+	stats observe.DestinationStats // at the end
 }
 
 const (
@@ -58,6 +68,11 @@ func (p *poisoned) Deliver(ctx context.Context, e *delivery.Event) error {
 		what = p.kinds[i]
 	}
 	p.mu.Unlock()
+	if p.answer != nil {
+		if err := p.answer(e); err != nil {
+			return err
+		}
+	}
 	wait := func(d time.Duration) {
 		select {
 		case <-ctx.Done():
@@ -76,6 +91,8 @@ func (p *poisoned) Deliver(ctx context.Context, e *delivery.Event) error {
 		return fmt.Errorf("waiting: %w", context.Cause(ctx))
 	case fails:
 		return errors.New("500")
+	case refuses:
+		return delivery.Unclear(delivery.Permanent(errors.New("404")))
 	case exits:
 		runtime.Goexit()
 	case stays:
@@ -126,9 +143,9 @@ func drawPoisoned(t *rapid.T) *poisoned {
 			some[i] = i
 		}
 	}
-	kinds := []kind{drops, lingers, hangs, fails, exits, stays}
+	kinds := []kind{drops, lingers, hangs, fails, exits, stays, refuses}
 	if p.form == "batch" {
-		kinds = []kind{drops, kills, fails} // a call that does not return takes the whole batch with it
+		kinds = []kind{drops, kills, fails, refuses} // a call that does not return takes the whole batch with it
 	}
 	for _, i := range some {
 		p.kinds[i] = rapid.SampledFrom(kinds).Draw(t, "kind")
@@ -153,7 +170,10 @@ func (p *poisoned) within() time.Duration {
 	if slices.Contains(p.kinds, stays) {
 		each += time.Duration(p.cfg.MaxAttempts) * (returnGrace + staysFor)
 	}
-	return 5*time.Second + time.Duration(p.poison())*each
+	if p.outage > 0 {
+		each += 2*p.outage + time.Minute
+	}
+	return 5*time.Second + time.Duration(max(p.poison(), 1))*each
 }
 
 // run delivers all events, and then good events next to the bad ones until those are dead. It
@@ -169,15 +189,25 @@ func (p *poisoned) run(t *testing.T) string {
 		h = poisonedBatches{p}
 	}
 	m.l = newTestLane(h, p.cfg)
+	if p.observer != nil {
+		m.l.observer = p.observer
+	}
 	defer m.l.goroutines.Wait()
 	defer m.l.drop()
 	m.lane = m.l
 	m.wake = make(chan struct{}, 1)
 	m.lane.Own(m.poke)
+	for p.reads > 0 && len(m.events) < len(p.kinds) {
+		p.arrive(m)
+	}
 	begin, last := time.Now(), time.Time{}
 	for limit := p.within() + time.Minute; time.Since(begin) < 3*limit; {
 		if len(m.events) < len(p.kinds) || p.done() && time.Since(last) >= time.Second {
-			if p.dead(m) {
+			isWritten := len(m.events) >= len(p.kinds)
+			if p.onlyGood && isWritten && p.done() {
+				return ""
+			}
+			if isWritten && p.done() && p.dead(m) {
 				return p.check(m)
 			}
 			if time.Since(last) >= p.interval {
@@ -224,7 +254,7 @@ func (p *poisoned) feed(m *batchModel) (did bool) {
 			m.feedDue()
 		}
 		if !m.lane.Waits(false) && m.next < len(m.events) {
-			m.read(50)
+			m.read(cmp.Or(p.reads, 50))
 		}
 	}
 	return len(m.batches) > before
@@ -238,6 +268,9 @@ func (p *poisoned) arrive(m *batchModel) {
 		e.AggregateID = fmt.Sprint(id % int64(p.keys))
 	} else if p.keys > 0 {
 		e.AggregateID = fmt.Sprint(-id) // good ones behind it would wait for it
+	}
+	if p.typed && int(id) <= len(p.kinds) && p.kinds[id-1] != good {
+		e.Type = "bad"
 	}
 	p.came[id] = time.Now()
 	m.events = append(m.events, e)
@@ -255,7 +288,7 @@ func (p *poisoned) done() bool {
 	return true
 }
 
-// dead reports whether all bad events are dead letters.
+// dead reports whether all bad events are dead letters, and no other row is left.
 func (p *poisoned) dead(m *batchModel) bool {
 	n := 0
 	for _, r := range m.rows {
@@ -263,7 +296,7 @@ func (p *poisoned) dead(m *batchModel) bool {
 			n++
 		}
 	}
-	return n == p.poison()
+	return n >= p.poison() && n == len(m.rows)
 }
 
 func (p *poisoned) check(m *batchModel) string {
@@ -279,7 +312,13 @@ func (p *poisoned) check(m *batchModel) string {
 			return fmt.Sprintf("the row of event %d: %+v", id, *r)
 		}
 	}
-	if s := m.l.stats(); s.Failed+s.Dead != uint64(p.poison()*p.cfg.MaxAttempts) {
+	p.stats = m.l.stats()
+	if p.answer != nil {
+		return ""
+	}
+	counted := uint64(p.poison() * p.cfg.MaxAttempts)
+	isEarly := slices.Contains(p.kinds, refuses) // such an event may die before its last attempt
+	if s := p.stats; s.Failed+s.Dead > counted || !isEarly && s.Failed+s.Dead < counted {
 		return fmt.Sprintf("%d attempts were counted for %d bad events", s.Failed+s.Dead, p.poison())
 	}
 	return ""

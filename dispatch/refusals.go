@@ -59,6 +59,7 @@ func (f *refusals) report(r observe.Refusal) {
 		}
 	}
 	known.Err, known.Code, known.Cure = r.Err, r.Code, r.Cure
+	known.Outcomes = r.Outcomes
 	known.Count++
 	if last := f.logged[r.Part]; last.code != r.Code || now.Sub(last.at) >= repeatAfter {
 		f.logged[r.Part] = loggedRefusal{r.Code, now, true}

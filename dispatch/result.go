@@ -18,7 +18,8 @@ import (
 type result struct {
 	text        string
 	err         error // for errors.Is and errors.As of observers; nil if its methods would panic
-	permanent   bool
+	permanent   bool  // of an unclear refusal: once the event is known to be at fault
+	unclear     bool  // a refusal that may concern every event
 	unavailable bool
 	refused     bool // unavailable because it refuses our credentials
 	throttled   bool
@@ -26,8 +27,7 @@ type result struct {
 	late        bool          // the lane's timeout is used up
 	reopen      bool          // the outcome of the events is unknown: see delivery.PositionStore
 	unanswered  bool          // the handler panicked or ended its goroutine, which says nothing about the destination
-	delay       time.Duration // the delay that the error requests, if delays is set
-	delays      bool
+	delay       time.Duration // the delay that the error requests; 0 for none
 }
 
 // Error returns valid text of a bounded length.
@@ -41,7 +41,18 @@ func (r *result) Unwrap() error { return r.err }
 
 // reachable reports whether a result, or nil, shows that the destination works.
 func (r *result) reachable() bool {
-	return r == nil || !r.unavailable && !r.late && !r.unanswered && !r.exhausted
+	if r == nil {
+		return true
+	}
+	isSilent := r.late || r.unanswered || r.exhausted
+	return !isSilent && !r.unavailable && !r.unclear
+}
+
+// inRow returns the result of an unclear refusal that followed others, and counts as an outage.
+func (r *result) inRow(n int) *result {
+	alike := *r
+	alike.text = fmt.Sprintf("%d events in a row were refused alike; the destination counts as down until it takes one: %s", n, r.text)
+	return &alike
 }
 
 // target is the handler of a lane, with its optional interfaces.
@@ -68,11 +79,14 @@ func (t *target) resultOf(ctx context.Context, err error) *result {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w (%w)", cause, err) // names the timeout that ended the call
 		}
-		r.permanent, r.unavailable, r.throttled = delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
+		r.unclear = delivery.IsUnclear(err)
+		r.permanent = delivery.IsPermanent(delivery.Proven(err))
+		r.unavailable = delivery.IsUnavailable(err)
+		r.throttled = delivery.IsThrottled(err)
 		r.refused = delivery.IsUnauthorized(err)
 		r.late = errors.Is(err, t.expired)
 		r.reopen = errors.Is(err, delivery.ErrReopen)
-		r.delay, r.delays = delivery.RetryDelay(err)
+		r.delay, _ = delivery.RetryDelay(err)
 		r.delay = min(max(r.delay, 0), backoff.Longest)
 		text := err.Error()
 		if cure := exhaust.Cure(err); cure != "" {

@@ -76,6 +76,9 @@ func merge(all, one *observe.DestinationStats) {
 	t, o := &all.Trouble, &one.Trouble
 	t.Failures += o.Failures
 	t.DownSince, t.FailingSince, t.NextProbe = earlier(t.DownSince, o.DownSince), earlier(t.FailingSince, o.FailingSince), earlier(t.NextProbe, o.NextProbe)
+	if o.ThrottledUntil.After(t.ThrottledUntil) {
+		t.ThrottledUntil, t.ThrottledBy = o.ThrottledUntil, o.ThrottledBy
+	}
 	if o.LastErrorAt.After(t.LastErrorAt) {
 		t.LastError, t.LastErrorAt = o.LastError, o.LastErrorAt
 	}

@@ -333,8 +333,12 @@ func TestReportConcernsOneShard(t *testing.T) {
 	t.Parallel()
 	d, _ := sharded(t, delivery.HandlerFunc(takes(0)), testLane(), nil)
 	defer dropAll(d)
+	d.lanes[1].Own(func() {})
 	if pause := d.ReportDestination("a", 1, errors.New("fenced"), true); pause <= 0 {
 		t.Errorf("pause of %v", pause)
+	}
+	if got := d.Stats().Destinations[0].Trouble; got.LastError != "fenced" || got.LastErrorAt.IsZero() || got.Failures != 0 {
+		t.Errorf("%+v", got)
 	}
 	for i, l := range d.lanes {
 		if l.HasCapacity() != (i != 1) {

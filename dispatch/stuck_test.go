@@ -197,7 +197,8 @@ func TestLaneIsStuck(t *testing.T) {
 		}
 		p = claimOf(l, cfg.Concurrency)
 		l.goroutines.Wait()
-		if all, _ := verdicts(t, p); all[VerdictDelivered] != cfg.Concurrency {
+		// Events whose calls failed slowly have half of the workers.
+		if all, _ := verdicts(t, p); all[VerdictDelivered] != cfg.Concurrency/2 || all[VerdictQuarantined] != cfg.Concurrency/2 {
 			t.Errorf("answers %v", all)
 		}
 	})
@@ -317,10 +318,11 @@ func TestLaneWithFewWorkersLeftHasCapacity(t *testing.T) {
 		l, _ := overheardLane(d, cfg)
 		claimOf(l, few)
 		after(2 * (l.workers.chunkLimit() + time.Millisecond))
-		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.Down {
+		after(time.Second) // all calls have failed alike: the lane pauses before it probes
+		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.State != observe.BreakerProbing {
 			t.Fatalf("%+v", s)
 		}
-		if l.Capacity(false) != 1 || l.Reserve(Request{N: 10, Once: true}) != 1 {
+		if l.Capacity(false) == 0 || l.Reserve(Request{N: 10, Once: true}) != 10 {
 			t.Errorf("a worker is idle, and there is room for %d", l.Capacity(false))
 		}
 		close(d.over)

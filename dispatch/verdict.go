@@ -50,11 +50,12 @@ type outcome struct {
 
 	throttled bool // the destination requested fewer deliveries
 	silent    bool // the destination did not answer: the call was lost or timed out
+	unclear   bool // the destination refused the event, and perhaps every event
 	permanent bool // no retry could help
 	behind    bool // see Answer.Behind
 }
 
-// answered reports whether the destination itself answered.
+// answered reports whether the destination itself answered, to this event and not perhaps to every event.
 func (o *outcome) answered() bool {
-	return o.verdict == VerdictDelivered || o.verdict.counts() && !o.silent
+	return o.verdict == VerdictDelivered || o.verdict.counts() && !o.silent && !o.unclear
 }

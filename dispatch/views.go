@@ -61,6 +61,9 @@ type StreamLane interface {
 	// would be tried. New events wait once their aggregates have held back too many. The lane calls onCapacity when
 	// the wait is over.
 	Waits(stored bool) bool
+	// Chooses returns how many deliveries the lane wants to choose its next one among. It reports false while it begins
+	// all deliveries in their order.
+	Chooses() (among int, ok bool)
 	// Admit takes from the rate limit: see QueueLane.
 	Admit(all []Delivery) (waits []time.Duration)
 	// Deliver hands over a batch within the reserved capacity, then unblocks aggregates: the batch has the last of
@@ -85,8 +88,6 @@ type Destination struct {
 	Unordered, Total, BlockOnDead bool
 	// Position is the handler if it keeps the position of its destination; otherwise nil.
 	Position delivery.PositionStore
-
-	clock *clock // the database's clock
 }
 
 func newDestination(name string, cfg LaneConfig) Destination {
@@ -103,14 +104,14 @@ func (d *Destination) Blocks() bool { return d.BlockOnDead && !d.Unordered }
 func (d *Destination) Limited() bool { return !d.RateLimit.IsZero() }
 
 // Expires returns when an event expires, by this relay's clock: see [Delivery.Expires]. The result is zero if events
-// do not expire. written is Event.CreatedAt, a time of the database. available is when a delayed event became
-// available, by this relay's clock; zero for other events. The later time counts, because a writer may make an event
-// available before writing it.
+// do not expire. written is when the event was written, and available when a delayed event became available, zero for
+// other events, both by this relay's clock. The later time counts, because a writer may make an event available before
+// writing it.
 func (d *Destination) Expires(written, available time.Time) time.Time {
 	if d.ExpiresAfter == 0 {
 		return time.Time{}
 	}
-	at := d.clock.here(written.Add(d.ExpiresAfter))
+	at := written.Add(d.ExpiresAfter)
 	if available.IsZero() {
 		return at
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 )
 
@@ -27,11 +28,11 @@ func TestTurnsOfProbes(t *testing.T) {
 		if woken != 1 {
 			t.Errorf("woken %d times after the pause", woken)
 		}
-		if stored, fresh := l.Capacity(true), l.Capacity(false); stored != 0 || fresh != 1 || !l.Waits(true) || l.Waits(false) {
+		if stored, fresh := l.Capacity(true), l.Capacity(false); stored != 0 || fresh != health.Candidates || !l.Waits(true) || l.Waits(false) {
 			t.Errorf("capacity for %d stored and %d new deliveries in the turn of new ones", stored, fresh)
 		}
 		after(turnGrace)
-		if stored := l.Capacity(true); stored != 1 || woken != 2 || l.Waits(true) {
+		if stored := l.Capacity(true); stored != health.Candidates || woken != 2 || l.Waits(true) {
 			t.Errorf("capacity for %d stored deliveries after the turn of new ones, woken %d times", stored, woken)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -95,23 +97,46 @@ func TestFinishedRowsAreNotRead(t *testing.T) {
 	}
 }
 
+// TestDeletedEventsAreNotRead: an old snapshot keeps the deleted events of a stream in its indexes. No statement of a relay
+// that is at rest reads them, but for the purge, which has its own pauses.
+func TestDeletedEventsAreNotRead(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeStream)
+	if _, err := e.pool.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {
+		testenv.Need(t, "auto_explain", err)
+	}
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', to_json(repeat('x', 800)) FROM generate_series(1, 50000)`)
+	e.exec(`INSERT INTO outbox_positions (destination, head) SELECT d, 50000 FROM unnest(ARRAY['all', '']) AS d`)
+	old, err := e.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Release()
+	testdb.Exec(t, old, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox_events`, pgx.QueryExecModeSimpleProtocol)
+	defer testdb.Exec(t, old, `ROLLBACK`)
+	e.exec(`DELETE FROM outbox_events`)
+	e.exec(explained)
+
+	p := &plans{most: 1000, statements: make(map[string]int)}
+	watched := e.watched(p)
+	h := newRecorder(t)
+	r := watched.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Retention: notifyd.Retention{Keep: notifyd.None}, PollInterval: 50 * time.Millisecond})
+	for range 20 {
+		e.insert("a", "1")
+		h.next()
+	}
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+	p.bad = slices.DeleteFunc(p.bad, func(text string) bool { return strings.Contains(text, "DELETE FROM outbox_events") })
+	p.check(t, "deleted")
+}
+
 // workBehindFinished has relays whose plans are watched do a bit of everything. So many events wait from the start, and the
 // dead letters of x of these events are replayed.
 func (e *env) workBehindFinished(p *plans, waiting int, dead ...int64) {
 	e.t.Helper()
-	cfg, err := pgxpool.ParseConfig(e.url)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	cfg.ConnConfig.OnNotice = p.notice
-	pool, err := pgxpool.NewWithConfig(e.ctx, cfg)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer pool.Close()
-	watched := *e
-	watched.pool = pool
-
+	watched := e.watched(p)
 	const write = `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id)
 		SELECT type, '1', 'order', i::text FROM unnest(ARRAY['new', 'new', 'new', 'fails', 'dies']) AS type, generate_series(1, 10) AS i`
 	want := waiting + 50
@@ -137,6 +162,24 @@ func (e *env) workBehindFinished(p *plans, waiting int, dead ...int64) {
 			e.t.Error(err)
 		}
 	}
+}
+
+// watched returns the same database for relays whose plans are watched.
+func (e *env) watched(p *plans) *env {
+	e.t.Helper()
+	cfg, err := pgxpool.ParseConfig(e.url)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	cfg.ConnConfig.OnNotice = p.notice
+	pool, err := pgxpool.NewWithConfig(e.ctx, cfg)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(pool.Close)
+	watched := *e
+	watched.pool = pool
+	return &watched
 }
 
 // statusBehindFinished reads what "notifyd status" shows.

@@ -22,6 +22,7 @@ func TestForeignLocks(t *testing.T) {
 		says string
 	}{
 		"notify": {outboxsql.ModeQueue, `pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, "suppresses the trigger"},
+		"listen": {outboxsql.ModeQueue, `pg_advisory_lock(1853122163, hashtext('outbox_events'))`, "writers see that a relay listens"},
 		"mode":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
 		"stream": {outboxsql.ModeStream, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
 	} {

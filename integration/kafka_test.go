@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -248,4 +249,119 @@ func readTopic(t *testing.T, addr, topic string) (all []*kgo.Record) {
 		all = append(all, fetches.Records()...)
 	}
 	return all
+}
+
+// TestKafkaMissingTopic: where topics are made of events, a missing one costs the others no attempt. In a stream, no event
+// overtakes an earlier one of its aggregate that waits for its topic.
+func TestKafkaMissingTopic(t *testing.T) {
+	t.Parallel()
+	brokers := testenv.Kafka(t)
+	for _, mode := range bothModes() {
+		for kind, change := range map[string]func(*kafka.Config){
+			"plain":         func(*kafka.Config) {},
+			"transactional": func(c *kafka.Config) { c.Transactional = true },
+			"exactly once":  func(c *kafka.Config) { c.ExactlyOnce = true },
+		} {
+			for _, order := range []delivery.Order{delivery.OrderAuto, delivery.OrderTotal} {
+				if mode == outboxsql.ModeQueue && (kind == "exactly once" || order == delivery.OrderTotal) {
+					continue // they need a stream
+				}
+				t.Run(fmt.Sprintf("%s, %s, order %s", mode, kind, order), func(t *testing.T) {
+					t.Parallel()
+					topic := fmt.Sprintf("missing.%d", time.Now().UnixNano())
+					testenv.KafkaTopic(t, brokers, topic, 3, nil)
+					cfg := kafka.Config{Brokers: brokers, Topic: topic + "{{ .Payload.suffix }}"}
+					change(&cfg)
+					missingTopic(t, mode, order, cfg)
+				})
+			}
+		}
+	}
+}
+
+func missingTopic(t *testing.T, mode outboxsql.Mode, order delivery.Order, cfg kafka.Config) {
+	t.Helper()
+	h, err := kafka.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	const attempts, aggregates, each = 3, 10, 5
+	e := newEnvIn(t, mode)
+	w := &attempted{Handler: h, tries: make(map[int64]int), after: make(map[int64]int), order: make(map[int64]int)}
+	e.relay(handleAll(t, w, delivery.Lane{
+		Concurrency: 1, Batch: 100, MaxAttempts: attempts, Backoff: quick(), Order: order, LongestPause: 100 * time.Millisecond,
+	}), notifyd.Config{})
+
+	// The third event of every other aggregate has a topic that does not exist.
+	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT 'a', 'order', 'k' || k, json_build_object('suffix', CASE WHEN n = 3 AND k % 2 = 0 THEN '-none' ELSE '' END)
+		FROM generate_series(1, $1::int) AS n, generate_series(1, $2::int) AS k ORDER BY n, k`, each, aggregates)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for scan[int](e, `SELECT count(*)::int FROM outbox_deliveries WHERE state = 'dead'`) < aggregates/2 {
+		// Without others that the cluster takes, no event would be at fault.
+		e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', 'other', gen_random_uuid()::text, '{"suffix": ""}')`)
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the events without a topic are no dead letters: %v", w.tries)
+		}
+	}
+	e.until("nothing waits", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE state <> 'dead')`)
+	e.until("the others are delivered", doneWhere(mode, everyPlace, `payload ->> 'suffix' = ''`))
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, n := range w.tries {
+		if n > 0 && w.after[id] > 0 {
+			t.Errorf("event %d was delivered after %d failures of its own", id, n)
+		}
+	}
+	if mode == outboxsql.ModeQueue {
+		return
+	}
+	for _, k := range []int{2, 4, 6, 8, 10} {
+		bad := scan[int64](e, `SELECT id FROM outbox_events WHERE aggregate_id = 'k' || $1::int AND payload ->> 'suffix' <> ''`, k)
+		next := scan[int64](e, `SELECT min(id) FROM outbox_events WHERE aggregate_id = 'k' || $1::int AND id > $2`, k, bad)
+		if w.tries[bad] < attempts || w.order[next] < w.order[bad] {
+			t.Errorf("event %d overtook event %d, which was tried %d times", next, bad, w.tries[bad])
+		}
+	}
+}
+
+// attempted records what became of each event.
+type attempted struct {
+	*kafka.Handler
+
+	mu    sync.Mutex
+	calls int
+	tries map[int64]int // failures, by event
+	after map[int64]int // deliveries, by event
+	order map[int64]int // the number of the last call that decided about the event
+}
+
+// DeliverBatch implements delivery.BatchHandler.
+func (w *attempted) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
+	errs := w.Handler.DeliverBatch(ctx, events)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	for i, e := range events {
+		switch {
+		case errs == nil || errs[i] == nil:
+			w.after[e.ID]++
+		case delivery.IsUnclear(errs[i]):
+			w.tries[e.ID]++
+		default:
+			continue // behind another one
+		}
+		w.order[e.ID] = w.calls
+	}
+	return errs
 }

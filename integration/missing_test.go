@@ -179,3 +179,61 @@ func TestTotalWaitsForDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestRestoredBehindRelay: deliveries are restored before their events, while a relay of a stream is at work. The events
+// are delivered once they are restored, also those of parked deliveries, before the later events of their aggregate.
+func TestRestoredBehindRelay(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeStream)
+	h := newRecorder(t)
+	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
+	const write = `INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, created_at) `
+	e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 100)`)
+	e.insert("a", "1")
+	h.next()
+
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state)
+		SELECT i, 'all', 'a', 'order/7', CASE i WHEN 1 THEN 'retry' ELSE 'parked' END FROM generate_series(1, 3) AS i`)
+	e.until("the relay has found that the first event is missing", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE error_class = 'missing')`)
+	e.exec(write + `SELECT i, 'a', 'order', '7', '1', now() - interval '1 hour' FROM generate_series(1, 3) AS i`)
+	last := scan[int64](e, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', 'order', '7', '1') RETURNING id`)
+	for _, id := range []int64{1, 2, 3, last} {
+		if got := h.next().ID; got != id {
+			t.Fatalf("event %d was delivered, want %d", got, id)
+		}
+	}
+	e.until("no delivery is left", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+}
+
+// TestManyMissingEvents: a relay of a stream writes many stored deliveries whose events are missing in small
+// transactions, because the next events of the table wait for each.
+func TestManyMissingEvents(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeStream)
+	const rows, batch = 20_000, 1000
+	h := newRecorder(t)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state, available_at)
+		SELECT i - $1, 'all', 'a', CASE WHEN i % 2 = 0 THEN 'order/' || i / 10 END, 'retry', now() - interval '1 minute' FROM generate_series(1, $1) AS i`, rows)
+	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{Batch: batch})
+	last := e.insert("a", "1")
+	if got := h.next().ID; got != last {
+		t.Errorf("event %d was delivered, want %d", got, last)
+	}
+	e.until("the relay has met each delivery", `SELECT count(*) = $1 FROM outbox_deliveries WHERE error_class = 'missing' OR state = 'parked'`, rows)
+	if n := scan[int](e, `SELECT max(n) FROM (SELECT count(*) AS n FROM outbox_deliveries GROUP BY xmin::text) AS x`); n > batch {
+		t.Errorf("one transaction has written %d deliveries", n)
+	}
+}
+
+// TestParkedInQueue: parked deliveries of a stream are restored into a queue. A relay that starts delivers them.
+func TestParkedInQueue(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeQueue)
+	const events = 2500
+	e.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', 'deferred' FROM generate_series(1, $1)`, events)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state) SELECT id, 'all', 'a', 'order/' || id % 7, 'parked' FROM outbox_events`)
+	h := newRecorder(t)
+	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
+	e.untilDone()
+	h.each(events)
+}

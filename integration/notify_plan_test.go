@@ -28,6 +28,7 @@ const (
 	stepHush     stepKind = "hush"       // ever more events: a relay polls, and the trigger is suppressed
 	stepRouse    stepKind = "rouse"      // all gates open, until the trigger is released
 	stepCrowd    stepKind = "crowd"      // writers at the very moment at which the trigger is released
+	stepDeafen   stepKind = "deafen"     // relays lose the sessions that listen, and writers write until relays listen again
 	stepReserve  stepKind = "reserve"    // an id, to be used later
 	stepReserved stepKind = "reserved"   // insert with the oldest reserved id
 	stepOutside  stepKind = "outside"    // insert with an id that no sequence has drawn
@@ -42,8 +43,8 @@ type step struct {
 	event string
 	rows  int
 	level pgx.TxIsoLevel
-	key   int // stepKeyed: its name; stepCrowd: writers
-	trips int // stepCrowd: statements between the last insert and the commit
+	key   int // stepKeyed: its name; stepCrowd, stepDeafen: writers
+	trips int // stepCrowd, stepDeafen: statements between the last insert and the commit
 	id    int64
 }
 
@@ -68,7 +69,7 @@ func (s step) String() string {
 		return fmt.Sprintf("session %d: %s", s.slot, s.kind)
 	case stepClose, stepOpen:
 		return fmt.Sprintf("%s of %s", s.kind, s.event)
-	case stepCrowd:
+	case stepCrowd, stepDeafen:
 		return fmt.Sprintf("%s of %d, %d statements before the commit", s.kind, s.key, s.trips)
 	case stepOutside:
 		return fmt.Sprintf("session %d: insert id %d of %s", s.slot, s.id, s.event)
@@ -92,7 +93,7 @@ func (p plan) String() string {
 var everyday = []stepKind{
 	stepAwait, stepInsert, stepInsert, stepBegin, stepBegin, stepBegin, stepCommit, stepCommit, stepCommit,
 	stepHush, stepHush, stepRouse, stepRouse, stepAwait, stepClose, stepOpen, stepOpen,
-	stepRollback, stepSave, stepUnsave, stepRelease, stepCopy, stepKeyed, stepCrowd,
+	stepRollback, stepSave, stepUnsave, stepRelease, stepCopy, stepKeyed, stepCrowd, stepDeafen,
 }
 
 // early are steps that write below ids that the relay has seen, without a
@@ -112,7 +113,7 @@ func drawStep(t *rapid.T, kinds []stepKind) step {
 	case stepAwait, stepHush, stepRouse, stepReserve, stepBlocked:
 	case stepClose, stepOpen:
 		s.event = rapid.SampledFrom(eventTypes).Draw(t, "event")
-	case stepCrowd:
+	case stepCrowd, stepDeafen:
 		s.key = rapid.IntRange(1, 4).Draw(t, "writers")
 		s.trips = rapid.IntRange(0, 30).Draw(t, "trips")
 	default:

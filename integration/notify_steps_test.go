@@ -3,6 +3,7 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -25,6 +26,8 @@ func (y *planRun) step(s step) error {
 		return nil
 	case stepCrowd:
 		return y.crowd(s.key, s.trips)
+	case stepDeafen:
+		return y.deafen(s.key, s.trips)
 	case stepReserve:
 		var id int64
 		err := y.pool.QueryRow(y.ctx, `SELECT nextval(pg_get_serial_sequence('outbox_events', 'id'))`).Scan(&id)
@@ -135,6 +138,28 @@ func (y *planRun) crowd(n, trips int) error {
 	if err := y.hush(); err != nil {
 		return err
 	}
+	return y.writeUntil(n, trips, y.unhush, `SELECT NOT (`+suppressed+`)`)
+}
+
+// deafen ends the sessions by which relays listen. Meanwhile n writers insert over and over until a relay listens again, and
+// find no relay at first. The last insert of each is committed some statements later, when the relay may have settled.
+func (y *planRun) deafen(n, trips int) error {
+	var old []int32
+	err := y.pool.QueryRow(y.ctx, `SELECT coalesce(array_agg(pid), '{}') FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'notifyd/listen'`).Scan(&old)
+	if err != nil {
+		return err
+	}
+	again := strings.TrimSuffix(listenedTo, ")") + ` AND pid <> ALL ($1))`
+	return y.writeUntil(n, trips, func() error {
+		_, err := y.pool.Exec(y.ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid`, old)
+		return err
+	}, again, old)
+}
+
+// writeUntil lets n writers insert over and over during an action, until a condition holds. The last insert of each, right
+// before or right after that, is committed some statements later.
+func (y *planRun) writeUntil(n, trips int, action func() error, condition string, args ...any) error {
 	for len(y.sessions) < slots+n {
 		if err := y.connect(); err != nil {
 			return err
@@ -143,25 +168,25 @@ func (y *planRun) crowd(n, trips int) error {
 	errs := make([]error, n)
 	var writers sync.WaitGroup
 	for i, w := range y.sessions[slots : slots+n] {
-		writers.Go(func() { errs[i] = y.insertUntilReleased(w, trips) })
+		writers.Go(func() { errs[i] = y.insertUntil(w, trips, condition, args...) })
 	}
-	err := y.unhush()
+	err := action()
 	writers.Wait()
 	return errors.Join(err, errors.Join(errs...))
 }
 
-func (y *planRun) insertUntilReleased(w *session, trips int) error {
-	for held := true; held; {
+func (y *planRun) insertUntil(w *session, trips int, condition string, args ...any) error {
+	for holds := false; !holds; {
 		if _, err := w.Exec(y.ctx, `BEGIN`); err != nil {
 			return err
 		}
 		if _, err := w.Exec(y.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`); err != nil {
 			return err
 		}
-		if err := w.QueryRow(y.ctx, suppressed).Scan(&held); err != nil {
+		if err := w.QueryRow(y.ctx, condition, args...).Scan(&holds); err != nil {
 			return err
 		}
-		if held {
+		if !holds {
 			if _, err := w.Exec(y.ctx, `ROLLBACK`); err != nil {
 				return err
 			}

@@ -233,6 +233,26 @@ func TestReportsShareARow(t *testing.T) {
 	}
 }
 
+// TestReportWakesItsReceiver: a report of a dead letter does not wait for a poll of the relay that has its receiver.
+func TestReportWakesItsReceiver(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, park := newEnvIn(t, mode), newRecorder(t)
+			refuse := func(context.Context, *delivery.Event) error { return delivery.Permanent(errors.New("no")) }
+			for range 2 {
+				e.relay(parking(t, refuse, park, newRecorder(t)), notifyd.Config{PollInterval: 10 * patience})
+			}
+			for range 5 {
+				e.insert("order.created", `{}`)
+				park.next() // from mail
+				park.next() // from hook
+			}
+		})
+	}
+}
+
 // TestReportsAreRefused: a receiver that cannot get dead letters ends Run before anything is delivered.
 func TestReportsAreRefused(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -20,18 +21,37 @@ func TestSlowStatement(t *testing.T) {
 			relay, _ := e.asRelay()
 			h, seen := newRecorder(t), make(incidents, 1000)
 			r := relay.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Observer: seen})
-			// Each row that the relay reads takes longer than its statement_timeout.
-			e.exec(`CREATE POLICY slow ON outbox_events USING (pg_sleep(30) IS NOT NULL);
-				ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
-			id := e.insert("order.created", `{}`)
+			// The relay's statements wait for the lock, and are canceled as by their statement_timeout.
+			tx, err := e.pool.Begin(e.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var id int64
+			if _, err := tx.Exec(e.ctx, `LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.QueryRow(e.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ('order.created', '{}') RETURNING id`).Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			canceled, stop := context.WithCancel(e.ctx)
+			defer stop()
+			go func() {
+				for canceled.Err() == nil {
+					_, _ = e.pool.Exec(canceled, `SELECT pg_cancel_backend(pid), pg_sleep(0.1) FROM pg_stat_activity
+						WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND wait_event_type = 'Lock'`)
+				}
+			}()
 			i := seen.until(t, delivery.IncidentRefused)
+			stop()
 			if text := i.Err.Error(); !strings.Contains(text, "57014") || mode == outboxsql.ModeQueue && !strings.Contains(text, "statement_timeout of 10s") {
 				t.Errorf("incident %v", i.Err)
 			}
 			if s := r.Stats(); s.DatabaseDown || len(s.Refusals) == 0 || s.Refusals[0].Code != "57014" {
 				t.Errorf("down %t, refusals %+v", s.DatabaseDown, s.Refusals)
 			}
-			e.exec(`ALTER TABLE outbox_events DISABLE ROW LEVEL SECURITY`)
+			if err := tx.Commit(e.ctx); err != nil {
+				t.Fatal(err)
+			}
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}

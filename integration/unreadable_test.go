@@ -18,20 +18,22 @@ import (
 func TestUnreadableEvents(t *testing.T) {
 	t.Parallel()
 	const events, bad = 60, `id % 20 = 0`
+	// What a fault of a disk leaves: values that have lost their TOAST chunks.
+	const random, lose = `(SELECT to_json(string_agg(md5(random()::text || g), '')) FROM generate_series(1, 1000) AS g)`, `
+		SET allow_system_table_mods = on;
+		UPDATE pg_class SET relkind = 'r' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass('outbox_events'));
+		DO $$ BEGIN EXECUTE format('DELETE FROM %s', (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = to_regclass('outbox_events'))); END $$;
+		UPDATE pg_class SET relkind = 't' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass('outbox_events'))`
 	for name, damage := range map[string]struct {
-		encoding, payload string
-		after             string // what damages the rows
-		code              string
+		encoding, payload, headers string
+		after                      string // what damages the rows
+		code                       string
 	}{
-		// What a fault of a disk leaves: a payload that has lost its TOAST chunks.
-		"toast": {"UTF8", `(SELECT to_json(string_agg(md5(random()::text || g), '')) FROM generate_series(1, 1000) AS g)`, `
-			SET allow_system_table_mods = on;
-			UPDATE pg_class SET relkind = 'r' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass('outbox_events'));
-			DO $$ BEGIN EXECUTE format('DELETE FROM %s', (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = to_regclass('outbox_events'))); END $$;
-			UPDATE pg_class SET relkind = 't' WHERE oid = (SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass('outbox_events'))`, "XX001"},
+		"toast":   {"UTF8", random, `NULL::jsonb`, lose, "XX001"},
+		"headers": {"UTF8", `'1'::json`, `jsonb_build_object('k', ` + random + `)`, lose, "XX001"},
 		// A byte that has no character in UTF-8.
-		"bytes":       {"WIN1252", `('"' || chr(129) || '"')::json`, ``, "22P05"},
-		"bytes of id": {"WIN1252", `'1'::json`, `UPDATE outbox_events SET aggregate_type = chr(129) WHERE ` + bad, "22P05"},
+		"bytes":       {"WIN1252", `('"' || chr(129) || '"')::json`, `NULL::jsonb`, ``, "22P05"},
+		"bytes of id": {"WIN1252", `'1'::json`, `NULL::jsonb`, `UPDATE outbox_events SET aggregate_type = chr(129) WHERE ` + bad, "22P05"},
 	} {
 		for _, mode := range bothModes() {
 			t.Run(name+" "+string(mode), func(t *testing.T) {
@@ -41,8 +43,9 @@ func TestUnreadableEvents(t *testing.T) {
 					e = envAt(t, e.another(damage.encoding))
 				}
 				e.become(mode)
-				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
-					SELECT 'a', 'order', i % 7, CASE WHEN i % 20 = 0 THEN `+damage.payload+` ELSE '1'::json END FROM generate_series(1, $1) AS i`, events)
+				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, headers)
+					SELECT 'a', 'order', i % 7, CASE WHEN i % 20 = 0 THEN `+damage.payload+` ELSE '1'::json END, CASE WHEN i % 20 = 0 THEN `+damage.headers+` END
+					FROM generate_series(1, $1) AS i`, events)
 				e.exec(damage.after)
 				e.exec(`VACUUM outbox_events`) // chunks that are deleted are read all the same
 				h := newRecorder(t)
@@ -66,12 +69,29 @@ func TestUnreadableEvents(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				c, err := s.Case(t.Context(), 20)
+				isNameEscaped := c.Event.AggregateType == `\201`
+				if err != nil || len(c.Deliveries) != 1 || isNameEscaped != (name == "bytes of id") || len(c.Event.Unreadable) == 1 == isNameEscaped {
+					t.Errorf("the event is shown as %+v, %v", c, err)
+				}
+				if page, err := s.Events(t.Context(), ops.EventFilter{}, events); err != nil || len(page.Events) != events {
+					t.Errorf("%d events are listed, %v", len(page.Events), err)
+				}
 				if r, err := s.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != events/20 {
 					t.Fatalf("%+v, %v", r, err)
 				}
 				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'a', 'order', i % 7, '1' FROM generate_series(1, 7) AS i`)
 				wait()
 				e.until("all are replayed", `SELECT bool_and(replays = 1) FROM outbox_deliveries`)
+				if name == "toast" || name == "bytes" {
+					if err := s.EditEvent(t.Context(), 20, []byte(`2`), ops.Action{}); err != nil {
+						t.Error(err)
+					}
+					if n, err := s.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Events: []int64{20}}, ops.BulkAction{}); err != nil || n.Done != 1 {
+						t.Errorf("%+v, %v", n, err)
+					}
+					e.until("the new payload is delivered", `SELECT count(*) = $1 FROM outbox_deliveries`, events/20-1)
+				}
 				if n := relay.count("database refuses a statement"); n > 0 {
 					t.Errorf("the log says %d times that database refuses a statement", n)
 				}

@@ -32,9 +32,6 @@ type Proof struct {
 	Every time.Duration
 	// Notify sends a canary from a connection other than the listening one.
 	Notify func(ctx context.Context, channel, payload string) error
-	// Missed reports whether the relay depends on notifications now. While it returns false, no canary is sent. A nil
-	// Missed means always.
-	Missed func() bool
 }
 
 // State is the state of a [Listener] at one moment.
@@ -265,6 +262,19 @@ func (l *connState) markDead(conn *pgx.Conn) bool {
 	return true
 }
 
+// giveUp closes a connection on which the listener cannot work. The goroutine that waits on it, which is the caller, then
+// opens a new one.
+func (l *connState) giveUp(ctx context.Context, conn *pgx.Conn, why error) {
+	l.mu.Lock()
+	if l.reason == nil { // otherwise closeDead has closed it
+		l.reason = why
+	}
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx) // the socket is closed either way
+}
+
 // isDeaf reports whether no canary arrived on the last connection.
 func (l *connState) isDeaf() bool {
 	l.mu.Lock()
@@ -291,13 +301,6 @@ func (l *connState) listener() *pgx.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn
-}
-
-// isBlind reports whether the relay polls because notifications do not arrive.
-func (l *connState) isBlind() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.blind
 }
 
 func (l *connState) now() State {
@@ -328,7 +331,7 @@ func (l *connState) watch(ctx context.Context, p *Proof) {
 		case <-l.poke:
 			send = p != nil
 		case <-tick.C:
-			send = p != nil && (p.Missed == nil || p.Missed() || l.isBlind())
+			send = p != nil
 		}
 		if timer != nil {
 			timer.Stop()
@@ -408,8 +411,15 @@ func (l *connState) unsent(ctx context.Context, err error) {
 // canaries handles canaries that arrive.
 type canaries struct{ l *Listener }
 
-func (c canaries) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
+// HandleNotification also uses the connection, so that the server does not end its session as idle: see [Listener.show].
+func (c canaries) HandleNotification(ctx context.Context, n *pgconn.Notification, conn *pgx.Conn) error {
 	c.l.conn.receive(n.Payload)
+
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	if err := conn.Ping(ctx); err != nil {
+		c.l.conn.giveUp(ctx, conn, fmt.Errorf("use the listening connection: %w", err))
+	}
 	return nil
 }
 

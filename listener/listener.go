@@ -5,7 +5,9 @@
 package listener
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -202,8 +204,13 @@ type handler struct {
 }
 
 // HandleBacklog runs right after LISTEN. Notifications of earlier commits did not arrive, so the table must be swept
-// after LISTEN, in this order.
-func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
+// after LISTEN, in this order. Writers notify from the moment at which the session has its lock, so the sweep, and the wait
+// for writers that found no relay, come after that.
+func (h handler) HandleBacklog(ctx context.Context, _ string, conn *pgx.Conn) error {
+	if err := h.l.show(ctx, conn, h.channel); err != nil {
+		h.l.conn.giveUp(ctx, conn, err)
+		return nil // the next use of conn fails, and pgxlisten opens another connection
+	}
 	for _, s := range h.l.conn.subscribersOf(h.channel) {
 		s.Hints.Rescan()
 		if s.OnListen != nil {
@@ -216,9 +223,14 @@ func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) erro
 
 // HandleNotification passes an id on. Any other payload, above all an empty one, means that there are more events
 // than a notification can name.
-func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
+func (h handler) HandleNotification(ctx context.Context, n *pgconn.Notification, conn *pgx.Conn) error {
+	subscribers := h.l.conn.subscribersOf(h.channel)
+	if len(subscribers) == 0 {
+		h.l.leave(ctx, conn, h.channel)
+		return nil
+	}
 	id, ok := ParsePayload(n.Payload)
-	for _, s := range h.l.conn.subscribersOf(h.channel) {
+	for _, s := range subscribers {
 		if ok {
 			s.Hints.Wake(id)
 		} else if w, ok := s.Hints.(PayloadHints); !ok || !w.Payload(n.Payload, n.PID) {
@@ -226,6 +238,55 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 		}
 	}
 	return nil
+}
+
+// listeningLock is the key of the lock, in SQL, that shows writers a listening relay. Each listening session holds it shared, so
+// the end of one session changes nothing for the others. A hash of the channel, and not the oid of the table, which changes
+// when a table takes the place of another: a relay would then listen unseen. If two channels have one hash, writers notify
+// where no relay listens.
+const listeningLock = `1853122163, hashtext($1)`
+
+// listenTimeout bounds one statement on the listening connection.
+const listenTimeout = 10 * time.Second
+
+// show shows the writers of a channel that this session listens: the trigger notifies while the session has the lock. Writers
+// take the lock exclusively for microseconds, so a long wait means that another session keeps it.
+//
+// With canaries, the server ends the session when it was idle for longer than the pause between two canaries: its relay is
+// frozen, or a pooler has kept the session of a relay that has ended, and writers would notify no one.
+func (l *Listener) show(ctx context.Context, conn *pgx.Conn, channel string) error {
+	idle := time.Duration(0) // no limit
+	if l.proof != nil {
+		idle = 2*l.proof.Every + canaryTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	// lock_timeout applies to this statement only. The lock outlasts the statement, and so does the limit.
+	_, err := conn.Exec(ctx, `SELECT CASE WHEN set_config('lock_timeout', $2, true) IS NOT NULL
+		AND set_config('idle_session_timeout', $3, false) IS NOT NULL THEN pg_advisory_lock_shared(`+listeningLock+`)::text END`,
+		channel, queueFor.String(), fmt.Sprint(idle.Milliseconds()))
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable {
+		by, found, failed := holderOf(ctx, conn, `l.objsubid = 2 AND l.classid = 1853122163 AND l.objid = (hashtext($1)::bigint & 4294967295)::oid`, channel)
+		if failed != nil || !found {
+			return cmp.Or(failed, wrap("show writers that a relay listens", err))
+		}
+		return fmt.Errorf("a session that is not a relay has the lock by which writers see that a relay listens: pid %d, user %s, application %q: run notifyd doctor",
+			by.pid, by.user, by.application)
+	}
+	return wrap("show writers that a relay listens", err)
+}
+
+// leave stops listening on a channel whose relays have left, so that its writers need not notify.
+func (l *Listener) leave(ctx context.Context, conn *pgx.Conn, channel string) {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	_, err := conn.Exec(ctx, `UNLISTEN `+pgx.Identifier{channel}.Sanitize())
+	if err == nil {
+		_, err = conn.Exec(ctx, `SELECT pg_advisory_unlock_shared(`+listeningLock+`)`, channel)
+	}
+	if err != nil {
+		l.conn.giveUp(ctx, conn, wrap("stop listening on a channel", err))
+	}
 }
 
 // ParsePayload returns the id in a notification's payload, and false without one: then the table must be swept.

@@ -258,7 +258,7 @@ func TestSubscribers(t *testing.T) {
 	testdb.Exec(t, conn, `SELECT pg_notify('late', '3'), pg_notify('two', '4')`)
 	late.expect(t, "3")
 	two.expect(t, "4")
-	for testdb.One[int](t, conn, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen%'`) != 1 {
+	for testdb.One[int](t, conn, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT CASE WHEN set_config%'`) != 1 {
 		// The server takes a moment to end the old session.
 	}
 
@@ -270,6 +270,10 @@ func TestSubscribers(t *testing.T) {
 		t.Errorf("heard %s after the end", got)
 	default:
 	}
+	const listened = `SELECT EXISTS (SELECT FROM pg_locks WHERE classid = 1853122163 AND objid = (hashtext('%s')::bigint & 4294967295)::oid
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+	until(t, conn, fmt.Sprintf(listened, "two"), true)
+	until(t, conn, fmt.Sprintf(listened, "one"), false) // its writers need not notify
 }
 
 // TestSubscribersOfIncident: all subscribers learn of an incident, also one that comes during it.

@@ -248,38 +248,6 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// TestNoCanaryWithoutNeed: while Missed returns false, no canary is sent except the first on a
-// connection.
-func TestNoCanaryWithoutNeed(t *testing.T) {
-	t.Parallel()
-	url, _ := database(t)
-	p := proved(t, (&dialer{url: url}).connect, url)
-	asked := make(chan struct{}, 1000)
-	missed := make(chan bool, 1)
-	p.proof.Missed = func() bool {
-		asked <- struct{}{}
-		select {
-		case <-missed:
-			return true
-		default:
-			return false
-		}
-	}
-	start(t, p.Run)
-	p.until(t, "the first canary", func(s State) bool { return !s.Proven.IsZero() })
-	for len(asked) > 0 { // questions before the first canary
-		<-asked
-	}
-	for range 5 {
-		testenv.Receive(t, patience, "the question", asked)
-	}
-	if s := p.State(); s.Sent != 1 {
-		t.Errorf("%d canaries, want the first only", s.Sent)
-	}
-	missed <- true
-	p.until(t, "a canary", func(s State) bool { return s.Sent == 2 })
-}
-
 func TestIncompleteProof(t *testing.T) {
 	t.Parallel()
 	notify := func(context.Context, string, string) error { return nil }

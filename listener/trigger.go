@@ -171,12 +171,14 @@ func (t *Trigger) Run(ctx context.Context) error {
 		<-retry.C
 	}
 	defer retry.Stop()
+
 	wanting := false
 	for {
 		var unused <-chan time.Time
 		if t.idle > 0 && t.conn != nil && !wanting {
 			unused = time.After(t.idle)
 		}
+
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -206,6 +208,7 @@ func (t *Trigger) Run(ctx context.Context) error {
 			xid, err := t.unlock(ctx)
 			answer <- released{xid, err}
 		}
+
 		switch {
 		case !wanting:
 		case t.hold(ctx):
@@ -302,26 +305,38 @@ func (t *Trigger) Announce(channel string) { t.announce = channel }
 // keptByOther reports whether another session holds the lock. A session that is not a relay is logged once: any role
 // that may connect can take the lock.
 func (t *Trigger) keptByOther(ctx context.Context) (kept bool, err error) {
-	var pid int32
-	var user, application string
-	err = t.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, `SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, '')
-			FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-			WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
-			AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid() AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND l.classid = ((`+lockKey+`) >> 32)::oid AND l.objid = ((`+lockKey+`) & 4294967295)::oid`).Scan(&pid, &user, &application)
-		kept = err == nil
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
+	var by holder
+	err = t.session(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
+		by, kept, err = holderOf(ctx, c, `l.objsubid = 1 AND l.classid = ((`+lockKey+`) >> 32)::oid AND l.objid = ((`+lockKey+`) & 4294967295)::oid`)
 		return err
 	})
-	if kept && !strings.HasPrefix(application, "notifyd/") && t.foreign != pid {
-		t.foreign = pid
+	if kept && !strings.HasPrefix(by.application, "notifyd/") && t.foreign != by.pid {
+		t.foreign = by.pid
 		t.log.WarnContext(ctx, "session that is not a relay suppresses the trigger",
-			"pid", pid, "user", user, "application_name", application, "cure", "run notifyd doctor")
+			"pid", by.pid, "user", by.user, "application_name", by.application, "cure", "run notifyd doctor")
 	}
 	return kept, wrap("check whether another relay suppresses the trigger", err)
+}
+
+// holder is a session that holds an advisory lock exclusively.
+type holder struct {
+	pid               int32
+	user, application string
+}
+
+// holderOf returns another session that holds an advisory lock exclusively; condition selects the lock. It ignores a
+// session that has just ended, which pg_stat_activity no longer lists. A prepared transaction counts, with the pid 0.
+func holderOf(ctx context.Context, conn *pgx.Conn, condition string, args ...any) (by holder, found bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, '')
+		FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+		WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND (l.pid IS NULL OR a.pid IS NOT NULL)
+		AND `+condition, args...).Scan(&by.pid, &by.user, &by.application)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return by, false, nil
+	}
+	return by, err == nil, wrap("find the holder of a lock", err)
 }
 
 // lockKey is the key of the lock in SQL. The search_path leads to the table.

@@ -212,6 +212,23 @@ func TestTriggerUnderLoad(t *testing.T) {
 	}
 }
 
+// TestHolderThatHasEnded: a session that ends between the reads of pg_locks and of pg_stat_activity is no holder.
+func TestHolderThatHasEnded(t *testing.T) {
+	t.Parallel()
+	url, other := database(t)
+	testdb.Exec(t, other, `SELECT pg_advisory_lock(7)`)
+	conn := testdb.Connect(t, url)
+	if by, found, err := holderOf(t.Context(), conn, `l.objid = 7`); err != nil || !found || by.user == "" {
+		t.Fatalf("found %v %+v, %v", found, by, err)
+	}
+
+	testdb.Exec(t, conn, `CREATE TEMP VIEW pg_stat_activity AS SELECT * FROM pg_catalog.pg_stat_activity WHERE application_name = 'nobody'`)
+	testdb.Exec(t, conn, `SET search_path = pg_temp, pg_catalog`)
+	if by, found, err := holderOf(t.Context(), conn, `l.objid = 7`); err != nil || found {
+		t.Errorf("found %v %+v, %v", found, by, err)
+	}
+}
+
 // TestForeignHolderOfTheTrigger: a session that is not a relay, and suppresses the trigger, is logged once.
 func TestForeignHolderOfTheTrigger(t *testing.T) {
 	t.Parallel()

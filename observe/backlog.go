@@ -119,7 +119,7 @@ type Waiting struct {
 	Age float64 `json:"age_seconds"`
 }
 
-// Failure is a failed attempt.
+// Failure is a failed attempt, or a failure that concerned no single event: then EventID is 0.
 type Failure struct {
 	EventID   int64     `json:"event_id"`
 	EventType string    `json:"event_type"`

@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// ManyRanges is the number of open ranges of a position above which a relay does not write them all each time, but every
+// 1 to 5 seconds: a crash repeats the deliveries since.
+const ManyRanges = 4096
+
 // Position is the position of a destination of a stream, and the relay that owns it.
 type Position struct {
 	// Destination is the shard's destination; empty for the unrouted scanner, which finds event types without a route.
@@ -21,6 +25,13 @@ type Position struct {
 	// open, or rolled back without the relay knowing yet.
 	Head int64 `json:"head"`
 	Open int64 `json:"open"`
+	// Ranges is in how many ranges the open ids lie. If there are more than ManyRanges, OpenTransaction describes the
+	// oldest transaction that has ids of events: empty without one.
+	Ranges          int64  `json:"ranges"`
+	OpenTransaction string `json:"open_transaction,omitempty"`
+	// Unhanded reports that the destination waits for events whose types had no route before it had one. The search for
+	// such events hands them over, after it has read as far as the destination had.
+	Unhanded bool `json:"unhanded,omitempty"`
 	// Lag is how many ids have not been handled yet: those above Head, and Open. Ids that no event
 	// can have, between two partitions, do not count; those of transactions that were rolled back,
 	// and of events for other destinations, count until they are read.
@@ -77,4 +88,21 @@ func (s *ShardSession) String() string {
 		return "pooled"
 	}
 	return strconv.Itoa(int(s.PID))
+}
+
+// RangesText says what many open ranges of a position mean, for people. place names the position.
+func (p *Position) RangesText(place string) string {
+	text := fmt.Sprintf("The position of %s has %d open ranges of ids: they are written every 1 to 5 seconds, and a crash of its relay repeats the deliveries since", place, p.Ranges)
+	if p.OpenTransaction != "" {
+		text += ". The oldest transaction with ids of events is " + p.OpenTransaction
+	}
+	return text + "."
+}
+
+// RangesCure is what to do about many open ranges.
+func (p *Position) RangesCure() string {
+	if p.OpenTransaction != "" {
+		return "end that transaction: ids that were rolled back beside it stay open until it has ended"
+	}
+	return "let the slow deliveries of " + p.Name() + " end"
 }

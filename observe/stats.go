@@ -65,6 +65,9 @@ type PositionStats struct {
 	// up to Head belong to transactions that are open, as far as known, in as many ranges as
 	// Ranges.
 	Open, Gaps, Ranges int64
+	// OpenRanges is in how many ranges the ids up to Head lie that are not acknowledged, stored or proved empty:
+	// see ManyRanges.
+	OpenRanges int64
 	// OldestGap is the time since the oldest gap was found; 0 without gaps.
 	OldestGap time.Duration
 	// Blocked is how many aggregates wait for a stored delivery.
@@ -182,6 +185,10 @@ type Trouble struct {
 	// NextProbe is when the next delivery may test whether the destination is up again; zero unless the breaker is open.
 	// It lies in the past while no event is ready for the probe.
 	NextProbe time.Time
+	// ThrottledUntil is the end of the pause that the destination requested by its answer to the event ThrottledBy, such as
+	// a 429 or 503 with Retry-After; zero without one, and after it.
+	ThrottledUntil time.Time
+	ThrottledBy    int64
 	// Failures counts the calls that failed since the last delivered event, whether an attempt counted or not.
 	// FailingSince is the time of the first one; zero without failures.
 	Failures     uint64

@@ -52,8 +52,9 @@ func (s *Client) run(ctx context.Context, options pgx.TxOptions, f inTx) error {
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // does nothing after COMMIT; before it, a failed rollback is undone with the session
 	var now time.Time
-	// Compiling a statement would take a hundred times as long as running it.
-	err = tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true) AS timeout, set_config('jit', 'off', true) AS jit`,
+	// Compiling a statement would take a hundred times as long as running it. Rows that a policy hides are an error.
+	err = tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true) AS timeout, set_config('jit', 'off', true) AS jit,
+			set_config('row_security', 'off', true) AS hidden`,
 		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// BulkAction describes an action on dead letters: who acts, why, and how.
+// BulkAction describes an action on dead letters or waiting deliveries: who acts, why, and how.
 type BulkAction struct {
 	// Actor is the person who acts, for the audit; empty means the database's user.
 	Actor string
@@ -58,8 +58,8 @@ func (a BulkAction) Validate() error {
 type BulkResult struct {
 	// Matched is the number of letters at the beginning.
 	Matched int64 `json:"matched"`
-	// Done is the number of dead letters acted on: 0 in a dry run, and fewer than matched
-	// where another action has replayed or discarded some meanwhile.
+	// Done is the number of deliveries acted on: 0 in a dry run, and fewer than matched
+	// where another action has replayed or discarded some meanwhile, or a relay is delivering them.
 	Done int64 `json:"done"`
 	// Orphans are letters that were left alone because their event is missing: nothing can be
 	// replayed. Discard them if it was deleted.
@@ -108,7 +108,23 @@ func (s *Client) DiscardDeadLetters(ctx context.Context, f DeadLetterFilter, a B
 }
 
 // aggregateLines are pairs of a destination and the key of an ordered aggregate.
-type aggregateLines struct{ destinations, keys []string }
+type aggregateLines struct {
+	destinations, keys []string
+	// passDead makes a row due also behind a dead letter that may block: the new dead letter is in front of it.
+	passDead bool
+}
+
+// collectLines reads rows of a destination and an ordering key, and leaves out those without a key.
+func collectLines(rows pgx.Rows) (lines aggregateLines, err error) {
+	var place, key string
+	_, err = pgx.ForEachRow(rows, []any{&place, &key}, func() error {
+		if key != "" {
+			lines.destinations, lines.keys = append(lines.destinations, place), append(lines.keys, key)
+		}
+		return nil
+	})
+	return lines, err
+}
 
 // work is a batch of locked letters, and the action on them.
 type work struct {
@@ -145,7 +161,7 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 			if err != nil {
 				return err
 			}
-			letters, err = s.letters(ctx, tx, f.where(limit, after), n, ` FOR UPDATE`)
+			letters, err = s.letters(ctx, tx, f.where(limit, after), n, f.lock())
 			if err != nil || len(letters) == 0 {
 				return err
 			}
@@ -229,6 +245,17 @@ func (s *Client) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode,
 	return there, err
 }
 
+// sqlReplay makes dead letters due, in the shards that their destinations have now: a change of the number of shards leaves
+// dead letters as they are. FOR KEY SHARE holds off such a change until the end of the transaction, and no relay that
+// writes its position.
+func sqlReplay() string {
+	return `WITH shards AS MATERIALIZED (SELECT destination, shards FROM {positions} WHERE destination = ANY($2::text[]) AND shard = 0 ORDER BY destination FOR KEY SHARE)
+	UPDATE {deliveries} AS d SET state = 'retry', attempts = 0, replays = d.replays + 1, available_at = clock_timestamp(), updated_at = clock_timestamp(),
+		shard = ` + outboxsql.NumberOfRow("{events}", "coalesce((SELECT s.shards FROM shards AS s WHERE s.destination = d.destination), 1)") + `
+	FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+	WHERE d.event_id = p.event_id AND d.destination = p.destination`
+}
+
 // replayLetters keeps the ordering key, so that the order of the aggregate continues from this delivery.
 func (s *Client) replayLetters(ctx context.Context, tx pgx.Tx, w work) ([]DeadLetter, error) {
 	all, _ := refs(w.letters)
@@ -243,11 +270,7 @@ func (s *Client) replayLetters(ctx context.Context, tx pgx.Tx, w work) ([]DeadLe
 		}
 	}
 	ids, names := refs(done)
-	_, err = tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', attempts = 0, replays = d.replays + 1,
-			available_at = clock_timestamp(), updated_at = clock_timestamp()
-		FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
-		WHERE d.event_id = p.event_id AND d.destination = p.destination`), ids, names)
-	if err != nil {
+	if _, err := tx.Exec(ctx, s.sql(sqlReplay()), ids, names); err != nil {
 		return nil, err
 	}
 	if w.mode != outboxsql.ModeStream {
@@ -267,13 +290,7 @@ func (s *Client) discardLetters(ctx context.Context, tx pgx.Tx, w work) (done []
 	if err != nil {
 		return nil, aggregateLines{}, err
 	}
-	var place, key string
-	if _, err := pgx.ForEachRow(rows, []any{&place, &key}, func() error {
-		if key != "" {
-			behind.destinations, behind.keys = append(behind.destinations, place), append(behind.keys, key)
-		}
-		return nil
-	}); err != nil {
+	if behind, err = collectLines(rows); err != nil {
 		return nil, aggregateLines{}, err
 	}
 	if _, err := s.goOn(ctx, tx, behind); err != nil {
@@ -322,10 +339,10 @@ func (s *Client) goOn(ctx context.Context, tx pgx.Tx, behind aggregateLines) (in
 			WHERE o.destination = line.destination AND o.event_id = least(
 				(SELECT f.event_id FROM {deliveries} AS f WHERE f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
 					AND f.state IN ('retry', 'parked') ORDER BY f.ordering_key, f.event_id LIMIT 1),
-				(SELECT f.event_id FROM {deliveries} AS f WHERE f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
+				(SELECT f.event_id FROM {deliveries} AS f WHERE NOT $3 AND f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
 					AND f.state = 'dead' ORDER BY f.ordering_key, f.event_id LIMIT 1))
 			FOR UPDATE SKIP LOCKED) AS next
-		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), behind.destinations, behind.keys)
+		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), behind.destinations, behind.keys, behind.passDead)
 	return int(tag.RowsAffected()), err
 }
 
@@ -335,7 +352,7 @@ func (s *Client) goOnAgain(ctx context.Context, behind aggregateLines) error {
 	if len(behind.keys) == 0 {
 		return nil
 	}
-	return s.write(ctx, "go on behind discarded dead letters", func(tx pgx.Tx, _ time.Time) error {
+	return s.write(ctx, "go on behind dead letters", func(tx pgx.Tx, _ time.Time) error {
 		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -21,7 +22,7 @@ const lockNotAvailable = "55P03"
 // the audit. It delivers nothing: call ReplayDeadLetters for that. All destinations of an event have the same
 // payload, so the error wraps [ErrNotDead] where the event is on its way to another one;
 // destinations that have received it have the old payload. Of an event that was written as JSON, a payload
-// that is not JSON is [ErrInvalid]. The content type stays.
+// that is not JSON is [ErrInvalid]. The content type stays. Of a payload that PostgreSQL cannot read, the audit has the error.
 func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a Action) error {
 	if err := a.validate(); err != nil {
 		return err
@@ -32,25 +33,35 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		}
 		var text *string
 		var raw []byte
-		err := tx.QueryRow(ctx, s.sql(`SELECT payload::text, payload_bytes FROM {events} WHERE id = $1 FOR UPDATE`), eventID).Scan(&text, &raw)
+		var isText bool
+		err := tx.QueryRow(ctx, s.sql(`SELECT payload IS NOT NULL FROM {events} WHERE id = $1 FOR UPDATE`), eventID).Scan(&isText)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("the event itself is gone, its dead letter can only be discarded: %w", ErrNoEvent)
 		}
 		if err != nil {
 			return err
 		}
-		if text != nil && !json.Valid(payload) {
+		unreadable := ""
+		err = s.readColumns(ctx, tx, eventID, []string{"payload::text", "payload_bytes"}, []any{&text, &raw})
+		switch {
+		case wire.IsUnreadable(err): // the audit has the reason in its place
+			text, raw, unreadable = nil, nil, err.Error()
+		case err != nil:
+			return err
+		}
+		if isText && !json.Valid(payload) {
 			return fmt.Errorf("%w: the payload is not JSON, and that of the event is", ErrInvalid)
 		}
 		if a.DryRun {
 			return nil
 		}
-		if err := s.replace(ctx, tx, eventID, payload, text != nil); err != nil {
+		if err := s.replace(ctx, tx, eventID, payload, isText); err != nil {
 			return err
 		}
 		details, err := json.Marshal(struct {
-			Reason string `json:"reason,omitempty"`
-		}{a.Reason})
+			Reason     string `json:"reason,omitempty"`
+			Unreadable string `json:"unreadable,omitempty"`
+		}{a.Reason, unreadable})
 		if err != nil {
 			return err
 		}

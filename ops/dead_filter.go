@@ -32,6 +32,8 @@ type DeadLetterFilter struct {
 	// Missing chooses stored deliveries whose event is missing from outbox_events, in place of dead letters: dead
 	// or waiting, but none that is under way. They can be listed and discarded.
 	Missing bool
+
+	waiting bool // waiting deliveries, in place of dead letters: see [WaitingFilter]
 }
 
 // Validate returns an error that wraps [ErrInvalid] for a filter that can
@@ -70,7 +72,7 @@ func (f DeadLetterFilter) limits() bool {
 // of ids that turned out to be empty.
 func (f DeadLetterFilter) validateToAct() error {
 	if !f.All && !f.limits() {
-		return fmt.Errorf("%w: the filter is empty: choose dead letters, or set All to mean every one", ErrInvalid)
+		return fmt.Errorf("%w: the filter is empty: choose deliveries, or set All to mean every one", ErrInvalid)
 	}
 	return f.Validate()
 }
@@ -113,20 +115,29 @@ func (q *letterQuery) arg(value any) string {
 }
 
 // where returns the conditions of a filter on {deliveries} AS d. The condition on state matches the index of dead
-// letters. A filter for missing events has no condition
-// that an index covers, and reads all rows in the order of the primary key.
+// letters. Filters for missing events and for waiting deliveries have no condition
+// that an index covers, and read all rows in the order of the primary key.
 func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 	q := &letterQuery{conditions: []string{"d.state = 'dead'"}, order: "d.destination, d.event_id"}
+	byEvent := f.Missing || f.waiting
+	if byEvent {
+		q.order = "d.event_id, d.destination"
+	}
 	if f.Missing {
 		q.conditions[0] = "d.state <> 'running' AND NOT EXISTS (SELECT FROM {events} AS e WHERE e.id = d.event_id)"
-		q.order = "d.event_id, d.destination"
+	}
+	if f.waiting {
+		q.conditions[0] = "d.state = 'retry' AND d.destination <> ''"
+	}
+	if f.waiting && f.Events == nil && f.Letters == nil {
+		q.conditions = append(q.conditions, "(d.attempts > 0 OR d.last_error IS NOT NULL)")
 	}
 	if f.Destination != "" {
 		q.add("d.destination = ?", f.Destination)
 	}
 	if after != (DeliveryRef{}) {
 		place := fmt.Sprintf("(%s, %s)", q.arg(after.Destination), q.arg(after.EventID))
-		if f.Missing {
+		if byEvent {
 			place = fmt.Sprintf("($%[2]d, $%[1]d)", len(q.args)-1, len(q.args))
 		}
 		q.conditions = append(q.conditions, "("+q.order+") > "+place)
@@ -159,6 +170,15 @@ func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 		q.add("d.updated_at >= ?", b.from)
 	}
 	return q
+}
+
+// lock returns the locking clause for the chosen rows. A relay of a queue locks a waiting delivery while it delivers: that
+// is not waited for.
+func (f DeadLetterFilter) lock() string {
+	if f.waiting {
+		return ` FOR UPDATE SKIP LOCKED`
+	}
+	return ` FOR UPDATE`
 }
 
 func (q *letterQuery) text() string { return strings.Join(q.conditions, " AND ") }

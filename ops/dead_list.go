@@ -20,8 +20,10 @@ type DeadLetterPage struct {
 	Next *DeliveryRef `json:"next"`
 }
 
-const letterColumns = `d.event_id, d.destination, d.event_type, coalesce(d.error_fingerprint, ''), d.updated_at,
+func letterColumns(name func(column string) string) string {
+	return `d.event_id, d.destination, ` + name("d.event_type") + `, coalesce(d.error_fingerprint, ''), d.updated_at,
 	d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, '')`
+}
 
 // DeadLetters returns up to limit dead letters after the given one, by destination, and for each
 // destination in the order of events. The zero DeliveryRef begins at the start.
@@ -51,13 +53,8 @@ func checkLimit(limit int) error {
 
 // letters reads letters in the order of their index; lock is the locking clause of the statement.
 func (s *Client) letters(ctx context.Context, tx pgx.Tx, q *letterQuery, limit int, lock string) ([]DeadLetter, error) {
-	text := `SELECT ` + letterColumns + ` FROM {deliveries} AS d WHERE ` + q.text() +
-		` ORDER BY ` + q.order + ` LIMIT ` + q.arg(limit) + lock
-	rows, err := tx.Query(ctx, s.sql(text), q.args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanLetter)
+	from := ` FROM {deliveries} AS d WHERE ` + q.text() + ` ORDER BY ` + q.order + ` LIMIT ` + q.arg(limit) + lock
+	return named(ctx, tx, func(name func(string) string) string { return s.sql(`SELECT ` + letterColumns(name) + from) }, scanLetter, q.args...)
 }
 
 func scanLetter(row pgx.CollectableRow) (l DeadLetter, err error) {
@@ -89,24 +86,22 @@ func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit
 	}
 	err := s.read(ctx, "group dead letters", func(tx pgx.Tx, now time.Time) error {
 		q := f.where(f.bounds(now), DeliveryRef{})
-		text := `WITH g AS (
+		grouped := `WITH g AS (
 				SELECT d.destination, d.event_type, d.error_fingerprint, count(*) AS n, min(d.updated_at) AS oldest,
 					max(d.updated_at) AS newest, max(d.event_id) AS example
 				FROM {deliveries} AS d WHERE ` + q.text() + ` GROUP BY 1, 2, 3
-				ORDER BY n DESC, 1, 2, 3 LIMIT ` + q.arg(limit) + `)
-			SELECT g.destination, g.event_type, coalesce(g.error_fingerprint, ''), g.n, g.oldest, g.newest, ` + letterColumns + `
-			FROM g JOIN {deliveries} AS d ON d.event_id = g.example AND d.destination = g.destination
-			ORDER BY g.n DESC, 1, 2, 3`
-		rows, err := tx.Query(ctx, s.sql(text), q.args...)
-		if err != nil {
-			return err
-		}
-		groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g DeadLetterGroup, err error) {
+				ORDER BY n DESC, 1, 2, 3 LIMIT ` + q.arg(limit) + `)`
+		var err error
+		groups, err = named(ctx, tx, func(name func(string) string) string {
+			return s.sql(grouped + ` SELECT g.destination, ` + name("g.event_type") + `, coalesce(g.error_fingerprint, ''), g.n, g.oldest, g.newest, ` + letterColumns(name) + `
+				FROM g JOIN {deliveries} AS d ON d.event_id = g.example AND d.destination = g.destination
+				ORDER BY g.n DESC, 1, 2, 3`)
+		}, func(row pgx.CollectableRow) (g DeadLetterGroup, err error) {
 			l := &g.Example
 			err = row.Scan(&g.Destination, &g.Type, &g.Fingerprint, &g.Count, &g.Oldest, &g.Newest,
 				&l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
 			return g, err
-		})
+		}, q.args...)
 		return err
 	})
 	return groups, err
@@ -156,20 +151,18 @@ func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
 		} else if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, s.sql(`SELECT `+letterColumns+`, d.state, coalesce(d.ordering_key, '')
-			FROM {deliveries} AS d WHERE d.event_id = $1 ORDER BY d.destination`), eventID)
-		if err != nil {
-			return err
-		}
-		c.Deliveries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d StoredDelivery, err error) {
+		c.Deliveries, err = named(ctx, tx, func(name func(string) string) string {
+			return s.sql(`SELECT ` + letterColumns(name) + `, d.state, coalesce(` + name("d.ordering_key") + `, '')
+				FROM {deliveries} AS d WHERE d.event_id = $1 ORDER BY d.destination`)
+		}, func(row pgx.CollectableRow) (d StoredDelivery, err error) {
 			err = row.Scan(&d.EventID, &d.Destination, &d.Type, &d.Fingerprint, &d.DiedAt, &d.Attempts, &d.Replays, &d.Class, &d.Error,
 				&d.State, &d.OrderingKey)
 			return d, err
-		})
+		}, eventID)
 		if err != nil {
 			return err
 		}
-		rows, err = tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text, old_payload_bytes
+		rows, err := tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text, old_payload_bytes
 			FROM {audit} WHERE event_id = $1 ORDER BY id`), eventID)
 		if err != nil {
 			return err

@@ -41,15 +41,7 @@ func (d *lettersDB) relay(t *testing.T, deliver func(e *delivery.Event) error, l
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- relay.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	run(t, relay)
 }
 
 // until waits for a query to be true.
@@ -61,7 +53,7 @@ func (d *lettersDB) until(sql string) {
 			d.Fatal(err)
 		}
 		if time.Now().After(deadline) {
-			d.Fatalf("never true: %s", sql)
+			d.Fatalf("never true: %s: %q", sql, d.list("SELECT d::text FROM outbox_deliveries d"))
 		}
 	}
 }
@@ -200,4 +192,18 @@ func TestRetryNowRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	d.expect("due", fmt.Sprintf(`SELECT (available_at <= now())::text FROM outbox_deliveries WHERE event_id = %d`, 3), "true")
+}
+
+// run runs a relay until the end of the test.
+func run(t *testing.T, relay *notifyd.Relay) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

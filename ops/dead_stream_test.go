@@ -9,8 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // bothTables runs f for a plain stream and for a partitioned one.
@@ -47,6 +51,55 @@ func TestReplayOfStream(t *testing.T) {
 		d.expect("due", `SELECT bool_and(available_at <= now())::text FROM outbox_deliveries WHERE state = 'retry'`, "true")
 		d.expect("audit", audit, "replay ann 1 mail fixed 1", "replay ann 2 mail fixed 1")
 		d.expect("events", versions, before...)
+	})
+}
+
+// shardsOf lists the shards of deliveries, and those that the hashes of their events give them among n shards.
+const shardsOf = `SELECT format('%%s %%s %%s', d.event_id, d.shard, CASE WHEN ordering_key LIKE '#%%' THEN 1 ELSE 1 + coalesce((SELECT %[1]s FROM outbox_events AS e WHERE e.id = d.event_id), d.event_id) %% %[2]d END)
+	FROM outbox_deliveries AS d WHERE destination = 'mail' ORDER BY event_id`
+
+// TestReplayChoosesShard: a dead letter keeps the shard of its death through all changes, and gets the present one at a
+// replay. A change of the number that has begun is awaited.
+func TestReplayChoosesShard(t *testing.T) {
+	t.Parallel()
+	bothLetterTables(t, false, func(t *testing.T, d *lettersDB) {
+		t.Helper()
+		d.letters(1, 20, "mail")
+		d.letters(21, 1, "mail")
+		d.exec(`UPDATE outbox_events SET aggregate_id = NULL WHERE id <= 5`)
+		d.exec(`UPDATE outbox_deliveries SET shard = 9, ordering_key = CASE WHEN event_id <= 5 THEN NULL WHEN event_id = 6 THEN '#7#order:6' ELSE ordering_key END`)
+		d.exec(`UPDATE outbox_positions SET shards = 4`)
+
+		change := testdb.Begin(t, d.pool, pgx.TxOptions{})
+		testdb.Exec(t, change, `SELECT FROM outbox_positions WHERE destination = 'mail' FOR UPDATE`)
+		testdb.Exec(t, change, `UPDATE outbox_positions SET shards = 3`)
+		replayed := make(chan error, 1)
+		go func() {
+			_, err := d.store.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Destination: "mail", Events: []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}, ops.BulkAction{})
+			replayed <- err
+		}()
+		testenv.Await(t, "the wait of the replay", func() bool {
+			return testdb.One[bool](t, d.pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+		})
+		if err := change.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-replayed; err != nil {
+			t.Fatal(err)
+		}
+
+		for _, row := range d.list(fmt.Sprintf(shardsOf, outboxsql.Hash("e."), 3)) {
+			var id, has, want int
+			if _, err := fmt.Sscan(row, &id, &has, &want); err != nil {
+				t.Fatal(err)
+			}
+			if id > 10 {
+				want = 9
+			}
+			if has != want {
+				t.Errorf("event %d is in shard %d, want %d", id, has, want)
+			}
+		}
 	})
 }
 

@@ -20,6 +20,11 @@
 // of an event that no destination accepts unchanged. A dead letter that someone else has replayed or discarded
 // meanwhile does not count.
 //
+// # Waiting deliveries
+//
+// A failed delivery waits for its next try. [Client.RetryWaiting] makes waiting deliveries due, and
+// [Client.BuryWaiting] makes them dead letters before their attempts are used up.
+//
 // # Positions and replays
 //
 // In a stream each destination has a position. [Client.Positions] lists them. [Client.Seek] moves one to an id or a

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // ErrChanging is wrapped by the error about a table that is becoming a queue: until the change has ended, the rows do
@@ -23,8 +26,8 @@ func (s *Client) readEvents(ctx context.Context, what string, f func(tx pgx.Tx) 
 	if err == nil {
 		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
 		// Each statement has one good plan, by index, whatever stale statistics say. A limit of the
-		// caller's stays.
-		_, err = tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+		// caller's stays. Rows that a policy hides are an error.
+		_, err = tx.Exec(ctx, `SELECT set_config('row_security', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
 			CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, true) END`,
 			fmt.Sprintf("%dms", statementTimeout.Milliseconds()))
 	}
@@ -85,8 +88,34 @@ func (s *Client) ReadWholeEvent(ctx context.Context, tx pgx.Tx, id int64) (Event
 	if err != nil || e.Gone {
 		return e, err
 	}
-	// As text, because they are shown byte for byte.
-	err = tx.QueryRow(ctx, s.sql(`SELECT headers::text, payload::text, payload_bytes, coalesce(content_type, '') FROM {events} WHERE id = $1`), id).
-		Scan((*[]byte)(&e.Headers), (*[]byte)(&e.Payload), &e.PayloadBytes, &e.ContentType)
-	return e, err
+	return e, s.readContent(ctx, tx, &e)
+}
+
+// readContent reads headers and payload, as text, because they are shown byte for byte. After a failure it reads each
+// column alone, so that the readable ones are shown.
+func (s *Client) readContent(ctx context.Context, tx pgx.Tx, e *Event) error {
+	columns := []string{"headers::text", "payload::text", "payload_bytes", "coalesce(content_type, '')"}
+	values := []any{(*[]byte)(&e.Headers), (*[]byte)(&e.Payload), &e.PayloadBytes, &e.ContentType}
+	err := s.readColumns(ctx, tx, e.ID, columns, values)
+	if !wire.IsUnreadable(err) {
+		return err
+	}
+	e.Unreadable = make(map[string]string)
+	for i, name := range []string{"headers", "payload", "payload_bytes", "content_type"} {
+		err := s.readColumns(ctx, tx, e.ID, columns[i:i+1], values[i:i+1])
+		switch {
+		case wire.IsUnreadable(err):
+			e.Unreadable[name] = err.Error()
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// readColumns reads columns of an event. After a failure the transaction is as before.
+func (s *Client) readColumns(ctx context.Context, tx pgx.Tx, id int64, columns []string, values []any) error {
+	return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, s.sql(`SELECT `+strings.Join(columns, ", ")+` FROM {events} WHERE id = $1`), id).Scan(values...)
+	})
 }

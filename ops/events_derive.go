@@ -34,6 +34,7 @@ type eventPosition struct {
 	destination   string
 	shard, shards int
 	cut
+	failure string // why the destination is down, where that is stored with its position
 }
 
 // eventSpan is a row of outbox_routes: by which routes a destination reads which ids.
@@ -156,7 +157,14 @@ func (t *tables) positioned(r *raw, e *Event) {
 		if state == Passed && e.OthersSettled {
 			continue // it was marked before the destination had a position
 		}
-		e.Destinations = append(e.Destinations, Destination{Name: name, State: state, Drops: drops})
+		d := Destination{Name: name, State: state, Drops: drops}
+		if state == Open || state == Unread {
+			d.Error = t.failureOf(name, r)
+		}
+		if d.Error != "" {
+			d.Class = delivery.ClassDestination.String()
+		}
+		e.Destinations = append(e.Destinations, d)
 	}
 	if e.about("") || e.OthersSettled {
 		return
@@ -167,6 +175,16 @@ func (t *tables) positioned(r *raw, e *Event) {
 	case !wanted && t.behind("", r):
 		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the unrouted scanner has not reached it
 	}
+}
+
+// failureOf returns why the destination of an event is down, "" if it is not.
+func (t *tables) failureOf(name string, e *raw) string {
+	for i := range t.positions {
+		if p := &t.positions[i]; p.destination == name && p.gets(e) && p.failure != "" {
+			return p.failure
+		}
+	}
+	return ""
 }
 
 // stateAt is the state of a delivery without a row, and by which settings the destination may have passed it.

@@ -235,10 +235,7 @@ func (l *lister) candidates(ctx context.Context, n int) (found []raw, read []int
 	case l.f.State == Waiting:
 		rows, err = l.tx.Query(ctx, l.sql(fmt.Sprintf(sqlBoth, isFresh)), l.upto, n)
 	default:
-		if rows, err = l.tx.Query(ctx, l.sql(`SELECT `+columns()+sqlByEvent), l.upto, n); err != nil {
-			return nil, nil, err
-		}
-		found, err = pgx.CollectRows(rows, scanRaw)
+		found, err = named(ctx, l.tx, func(name func(string) string) string { return l.sql(`SELECT ` + columns(name) + sqlByEvent) }, scanRaw, l.upto, n)
 		for i := range found {
 			read = append(read, found[i].ID)
 		}

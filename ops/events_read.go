@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -22,8 +23,30 @@ func clampedOrNull(column string) string {
 	return `CASE WHEN ` + column + ` IS NOT NULL THEN ` + clamped(column) + ` END`
 }
 
-func columns() string {
-	return `id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''), state, ` +
+// named returns the rows of a statement that reads names of events. sql returns its text with a function that returns the
+// expression for a name. If a name cannot be converted to the encoding of the client, all names are escaped to ASCII.
+func named[T any](ctx context.Context, tx pgx.Tx, sql func(name func(column string) string) string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
+	read := func(tx pgx.Tx, limit int) error {
+		text := sql(func(column string) string { return wire.Name(column, limit) })
+		rows, err := tx.Query(ctx, text, args...)
+		if err == nil {
+			all, err = pgx.CollectRows(rows, scan)
+		}
+		return err
+	}
+	if tx.Conn().PgConn().ParameterStatus("server_encoding") == "UTF8" {
+		return all, read(tx, 0)
+	}
+
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return read(tx, 0) })
+	if wire.IsUnreadable(err) {
+		err = read(tx, wire.Escaped)
+	}
+	return all, err
+}
+
+func columns(name func(column string) string) string {
+	return `id, ` + name("event_type") + `, coalesce(` + name("aggregate_type") + `, ''), coalesce(` + name("aggregate_id") + `, ''), coalesce(` + name("idempotency_key") + `, ''), state, ` +
 		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at") + `, ` + outboxsql.Hash("")
 }
 
@@ -37,12 +60,9 @@ func (s *Client) byID(ctx context.Context, tx pgx.Tx, wanted []int64) ([]raw, er
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, s.sql(`SELECT `+columns()+` FROM {events} WHERE id = ANY($1::bigint[]) AND id BETWEEN $2 AND $3 ORDER BY id DESC`),
-		wanted, slices.Min(wanted), slices.Max(wanted))
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanRaw)
+	return named(ctx, tx, func(name func(string) string) string {
+		return s.sql(`SELECT ` + columns(name) + ` FROM {events} WHERE id = ANY($1::bigint[]) AND id BETWEEN $2 AND $3 ORDER BY id DESC`)
+	}, scanRaw, wanted, slices.Min(wanted), slices.Max(wanted))
 }
 
 // tablesNow reads the small tables.
@@ -63,8 +83,8 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	t := &tables{stream: true}
 	var rows pgx.Rows
 	for sql, into := range map[string]*[]eventPosition{
-		`SELECT destination, shard, count(*) OVER (PARTITION BY destination), head, ` + eventBounds("open") + ` FROM {positions} ORDER BY destination, shard`: &t.positions,
-		`SELECT destination, shard, shards, head, ` + eventBounds("open") + ` FROM (
+		`SELECT destination, shard, count(*) OVER (PARTITION BY destination), head, ` + eventBounds("open") + `, coalesce(last_error, '') FROM {positions} ORDER BY destination, shard`: &t.positions,
+		`SELECT destination, shard, shards, head, ` + eventBounds("open") + `, '' FROM (
 			SELECT p.destination, w.n - 1 AS shard, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head, (w.at ->> 'open')::int8multirange AS open
 			FROM {positions} AS p, jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
 	} {
@@ -72,7 +92,7 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 			return nil, err
 		}
 		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventPosition, err error) {
-			err = row.Scan(&p.destination, &p.shard, &p.shards, &p.head, &p.open.low, &p.open.high)
+			err = row.Scan(&p.destination, &p.shard, &p.shards, &p.head, &p.open.low, &p.open.high, &p.failure)
 			return p, err
 		})
 		if err != nil {
@@ -101,7 +121,7 @@ func eventBounds(column string) string {
 
 // sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line,
 // waiting or dead, by the indexes of lines: with equal columns the planner may prefer the primary key, all of it.
-const sqlRows = `SELECT d.event_id, d.event_type, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, ''),
+const sqlRows = `SELECT d.event_id, %s, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, ''),
 	CASE d.state WHEN 'dead' THEN coalesce(d.error_fingerprint, '') ELSE '' END,
 	nullif(ARRAY(SELECT l ->> 'destination' FROM jsonb_array_elements(d.dead_letters) WITH ORDINALITY AS r(l, n) WHERE l ->> 'destination' IS NOT NULL ORDER BY n), '{}'), %s, %s, line.event_id, line.state
 	FROM {deliveries} AS d LEFT JOIN LATERAL (SELECT * FROM ((SELECT o.event_id, o.state FROM {deliveries} AS o
@@ -124,40 +144,44 @@ func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw
 	for i := range found {
 		wanted[i], byID[found[i].ID] = found[i].ID, &found[i]
 	}
-	rows, err := tx.Query(ctx, s.sql(fmt.Sprintf(sqlRows, clamped("d.available_at"), clamped("d.updated_at"))), wanted)
-	if err != nil {
-		return nil, err
+	type stored struct {
+		row
+
+		id        int64
+		eventType string
 	}
-	var id int64
-	_, err = pgx.CollectRows(rows, func(scanned pgx.CollectableRow) (struct{}, error) {
-		var r row
-		var eventType string
+	rows, err := named(ctx, tx, func(name func(string) string) string {
+		return s.sql(fmt.Sprintf(sqlRows, name("d.event_type"), clamped("d.available_at"), clamped("d.updated_at")))
+	}, func(scanned pgx.CollectableRow) (r stored, err error) {
 		var first *int64
 		var state *State
-		err := scanned.Scan(&id, &eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error, &r.Fingerprint, &r.Reports, &r.next, &r.at, &first, &state)
-		if err != nil {
-			return struct{}{}, err
-		}
-		if first != nil && state != nil && *first != id {
+		err = scanned.Scan(&r.id, &r.eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error, &r.Fingerprint, &r.Reports, &r.next, &r.at, &first, &state)
+		if err == nil && first != nil && state != nil && *first != r.id {
 			r.Behind = &Behind{*first, *state}
 			if *state == "retry" {
 				r.Behind.State = Waiting
 			}
 		}
-		if e := byID[id]; e.Gone {
-			e.Type = eventType
-		}
-		byID[id].rows = append(byID[id].rows, r)
-		return struct{}{}, nil
-	})
+		return r, err
+	}, wanted)
 	if err != nil {
 		return nil, err
 	}
-	if rows, err = tx.Query(ctx, s.sql(sqlActs), wanted); err != nil {
+	for i := range rows {
+		e := byID[rows[i].id]
+		if e.Gone {
+			e.Type = rows[i].eventType
+		}
+		e.rows = append(e.rows, rows[i].row)
+	}
+
+	acts, err := tx.Query(ctx, s.sql(sqlActs), wanted)
+	if err != nil {
 		return nil, err
 	}
+	var id int64
 	var a act
-	_, err = pgx.ForEachRow(rows, []any{&id, &a.destination, &a.action, &a.actor, &a.at}, func() error {
+	_, err = pgx.ForEachRow(acts, []any{&id, &a.destination, &a.action, &a.actor, &a.at}, func() error {
 		byID[id].acts = append(byID[id].acts, a)
 		return nil
 	})

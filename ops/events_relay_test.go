@@ -69,15 +69,7 @@ func (d *eventsDB) relay(t *testing.T, l *ledger) {
 	if err = errors.Join(err, relay.Route("order.*", "audit", "mail"), relay.Route("user.*", "audit")); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- relay.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	run(t, relay)
 }
 
 func truth(t *testing.T, d *eventsDB) {

@@ -37,8 +37,8 @@ const (
 	Filtered State = "filtered"
 	// Delivered: the destination has acknowledged the event.
 	Delivered State = "delivered"
-	// Skipped: a person has moved the position of the destination past the event, before the destination came to it. It was
-	// not sent, unless the position had been moved back before.
+	// Skipped: the destination began behind the event by its start_from, or a person has moved its position past the
+	// event. It was not sent, unless the position had been moved back before.
 	Skipped State = "skipped"
 	// Running: a relay is delivering it under a lease, which is written for slow calls.
 	Running State = "running"
@@ -55,8 +55,8 @@ const (
 	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
-	// Passed: the position of the destination is above the event, and no table records whether the event was delivered.
-	// Either a setting excluded it (Destination.Drops), or its routes are no longer stored.
+	// Passed: the position of the destination is above the event, but no table has an outcome. Either a setting excluded
+	// the event (Destination.Drops), or its routes are no longer stored.
 	Passed State = "passed"
 )
 
@@ -95,6 +95,9 @@ type Destination struct {
 	// Drops are the settings by which the destination may have passed the event without receiving it, of one that is passed:
 	// expires_after, when.
 	Drops []string `json:"drops,omitempty"`
+	// Throttled is the pause that the destination has requested, of a delivery that waits for it. No table stores this: see
+	// Event.Throttle.
+	Throttled *Throttled `json:"throttled,omitempty"`
 	// Reports are the destinations whose dead letters this delivery reports, the next one first; see [delivery.OnDead].
 	Reports []string `json:"reports,omitempty"`
 	// Class is the party at fault for the last failure: event, destination or relay. It is empty while the rate limit
@@ -104,6 +107,13 @@ type Destination struct {
 	Error string `json:"error,omitempty"`
 	// Fingerprint is the group of the error of a dead delivery; see [DeadLetter].
 	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// Throttled is the pause that a destination has requested by its answer to an event.
+type Throttled struct {
+	Destination string    `json:"destination"`
+	Until       time.Time `json:"until"`
+	ByEvent     int64     `json:"by_event"`
 }
 
 // Behind is the delivery that a parked one waits for.
@@ -140,6 +150,9 @@ type Event struct {
 	Payload      json.RawMessage `json:"payload,omitempty"`
 	PayloadBytes []byte          `json:"payload_bytes,omitempty"`
 	ContentType  string          `json:"content_type,omitempty"`
+	// Unreadable has the columns among these that PostgreSQL cannot read, each with its error. It is nil for nearly all
+	// events.
+	Unreadable map[string]string `json:"unreadable,omitempty"`
 
 	known bool // some table knows of it
 }
@@ -176,6 +189,19 @@ func (e *Event) Filter(destination, condition string) {
 	if e.OthersSettled {
 		e.Destinations = append(e.Destinations, Destination{Name: destination, State: Filtered, Condition: condition})
 		slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	}
+}
+
+// Throttle records that a destination has requested a pause, for its delivery of the event if that is still to be made.
+// The caller knows the pause; the tables do not. An event of a queue that was not tried yet has no destinations: routed
+// reports that a route leads it there.
+func (e *Event) Throttle(pause Throttled, routed bool) {
+	for i := range e.Destinations {
+		d := &e.Destinations[i]
+		isMeant := d.Name == pause.Destination || d.Name == "" && routed
+		if isMeant && d.State.Pending() && d.State != Unrouted && d.Throttled == nil {
+			d.Throttled = &pause
+		}
 	}
 }
 

@@ -17,6 +17,13 @@ type Phrase struct {
 // Words describes the delivery in English, beyond its state and its error; now is the time of the request.
 func (d *Destination) Words(now time.Time) []Phrase {
 	all := d.words(now)
+	if t := d.Throttled; t != nil {
+		what := ", throttled until "
+		if d.Name == "" {
+			what = ", " + t.Destination + " is throttled until "
+		}
+		all = append(all, Phrase{Text: what}, Phrase{At: t.Until}, Phrase{Text: fmt.Sprintf(" by the answer to event %d", t.ByEvent)})
+	}
 	switch names := strings.Join(d.Reports, ", "); len(d.Reports) {
 	case 0:
 	case 1:
@@ -63,7 +70,7 @@ func (d *Destination) words(now time.Time) []Phrase {
 		}
 		return text("past it: the routes of that time are not stored, nor whether it was sent")
 	case Skipped:
-		return text("the position was moved past it before the destination came to it")
+		return text("the destination begins behind it by its start_from, or its position was moved past it")
 	case Delivered:
 		if d.Since != nil {
 			return moment("", d.Since)

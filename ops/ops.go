@@ -33,6 +33,9 @@ type Config struct {
 	// it done, and delete it when it is old enough. An event of a stream that a
 	// position has not passed yet is never deleted, and none is marked.
 	DeleteEvents bool
+	// ReportTo returns the destination that receives a report of each dead letter of a destination, empty for none: see
+	// [delivery.OnDead]. [Client.BuryWaiting] calls it; nil for no reports.
+	ReportTo func(destination string) string
 	// Paused is called after a pause of a destination is stored, with true, and after its end, with false; nil for nothing. A
 	// relay of the same process sets it, to honour pauses at once.
 	Paused func(destination string, is bool)

@@ -28,6 +28,7 @@ var loops = []string{
 	"internal/stream.unroutedScanner",
 	"internal/tail.Reader",
 	"internal/tail.WriterScanner",
+	"internal/tail.begun", // a read in a goroutine of its own
 	"internal/wake.Machine",
 	"notifyd.Relay",
 	"notifyd.purger",

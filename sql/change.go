@@ -79,7 +79,7 @@ func (c *change) lockSchema(ctx context.Context) (unlock func(context.Context) e
 func (c *change) begin(ctx context.Context, lock time.Duration, f func(tx pgx.Tx) error) error {
 	// Changes committed before the lock was granted must be visible after it.
 	return pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n"+
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL row_security = off;\nSET LOCAL search_path = %s;\n"+
 			"SET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n", pgx.Identifier{c.schema}.Sanitize(), lock.Milliseconds()),
 			pgx.QueryExecModeSimpleProtocol)
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 	_ "embed" // the files below
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -45,7 +47,7 @@ type NotifyMode string
 const (
 	// NotifyKeep leaves the mode as it is; a new schema gets NotifyAuto.
 	NotifyKeep NotifyMode = ""
-	// NotifyAuto notifies unless a relay polls: writers pay nothing under load.
+	// NotifyAuto notifies if a relay listens and none polls: writers pay nothing under load, or without a relay.
 	NotifyAuto NotifyMode = "auto"
 	// NotifyAlways notifies of every event.
 	NotifyAlways NotifyMode = "always"
@@ -123,6 +125,8 @@ type MigrateOptions struct {
 	LockPatience time.Duration
 	// Waiting, if set, is called now and then with the sessions whose locks MigrateWith waits for.
 	Waiting func(line string)
+	// Progress, if set, is called with the names of missing tables that it recreates.
+	Progress func(step string)
 }
 
 // Migrate is [MigrateWith] with the given notify mode.
@@ -144,7 +148,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, known []migrati
 	if err := errors.Join(ValidateSchema(schema), o.Notify.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
 		return nil, err
 	}
-	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting}
+	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting, progress: o.Progress}
 	err = c.again(ctx, func() (err error) {
 		applied, err = c.migrate(ctx, known, &o)
 		return err
@@ -167,6 +171,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		if !got {
 			return errBusy
 		}
+
 		state, err := readState(ctx, tx, schema, known)
 		if err != nil {
 			return err
@@ -174,11 +179,28 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		if state.Current > state.Latest {
 			return tooNew(schema, state)
 		}
+
 		applied = state.Versions[state.Current:]
+		missing, err := c.missing(ctx, tx, known[:state.Current])
+		if err != nil {
+			return err
+		}
+
 		statements := script(schema, known[state.Current:], o.Notify)
+		switch { // all versions may run again
+		case slices.Contains(missing, "outbox_events"):
+			statements = script(schema, known, cmp.Or(o.Notify, NotifyAuto)) + sqlSkipIDs // the table had the trigger
+		case len(missing) > 0:
+			statements = script(schema, known, o.Notify)
+		}
+		if len(missing) > 0 {
+			c.say("recreating missing tables: %s", strings.Join(missing, ", "))
+		}
+
 		if state.Current == 0 && o.Mode == ModeStream {
 			statements += asStream(0, nil)
 		}
+
 		// Even IF NOT EXISTS needs a privilege on the database, which a role that may only use one
 		// schema may lack.
 		var exists bool
@@ -188,6 +210,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		if !exists {
 			statements = createSchema(schema) + statements
 		}
+
 		partitioned, err := Partitioned(ctx, conn, schema)
 		if err != nil {
 			return err
@@ -195,11 +218,40 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		if partitioned {
 			statements += partitionsSQL
 		}
+
 		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 	return applied, err
 }
+
+// tablesOf finds the tables in the SQL of a version.
+var tablesOf = regexp.MustCompile(`CREATE (?:UNLOGGED )?TABLE IF NOT EXISTS (\w+)`)
+
+// missing returns the tables of applied versions that somebody has dropped.
+func (c *change) missing(ctx context.Context, tx pgx.Tx, applied []migration) (names []string, err error) {
+	var all []string
+	for _, m := range applied {
+		for _, found := range tablesOf.FindAllStringSubmatch(m.sql, -1) {
+			all = append(all, found[1])
+		}
+	}
+	rows, err := tx.Query(ctx, `SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(quote_ident($2) || '.' || name) IS NULL ORDER BY name`, all, c.schema)
+	if err == nil {
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for missing tables: %w", err)
+	}
+	return names, nil
+}
+
+// sqlSkipIDs moves the sequence of a new outbox_events behind the ids in other tables. Otherwise a stored delivery would
+// find a new event under its id, and a position would have passed new events.
+const sqlSkipIDs = `SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence('outbox_events', 'id'), last)
+FROM (SELECT greatest((SELECT max(event_id) FROM outbox_deliveries), (SELECT max(head) FROM outbox_positions),
+	(SELECT max(event_id) FROM outbox_audit), (SELECT max(origin_head) FROM outbox_mode)) AS last) AS used WHERE last > 0;
+`
 
 // Script returns the statements that [Migrate] would run against an empty database, for users who
 // apply SQL with a tool of their own.
@@ -330,6 +382,12 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 		} else {
 			state.Versions = append(state.Versions, v)
 		}
+	}
+	if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, pgx.Identifier{schema, "outbox_mode"}.Sanitize()).Scan(&exists); err != nil {
+		return state, fmt.Errorf("find outbox_mode: %w", err)
+	}
+	if !exists {
+		return state, fmt.Errorf("outbox_mode of schema %q is missing: restore its row from a backup: %w", schema, ErrNotMigrated)
 	}
 	if state.Mode, state.Becoming, state.Home, err = readMode(ctx, tx, schema); err != nil {
 		return state, err

@@ -89,7 +89,8 @@ func TestMigrateIntoSchema(t *testing.T) {
 	for _, schema := range []string{"relay", `Odd "name"; it's`, "pg", "näme", strings.Repeat("x", 49)} {
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()
-			conn := testdb.Connect(t, testenv.Database(t))
+			url := testenv.Database(t)
+			conn := testdb.Connect(t, url)
 			before := testdb.One[string](t, conn, "SHOW search_path")
 			migrate(t, conn, schema, outboxsql.NotifyAuto)
 			migrate(t, conn, schema, outboxsql.NotifyAuto)
@@ -110,13 +111,10 @@ func TestMigrateIntoSchema(t *testing.T) {
 			if len(outboxsql.Channel(schema)) > 63 {
 				t.Errorf("channel %s is too long", outboxsql.Channel(schema))
 			}
-			testdb.Exec(t, conn, "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize())
+			ears := listen(t, url, schema)
 			id := testdb.One[int64](t, conn, "INSERT INTO "+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
 				" (event_type, payload) VALUES ('a', '1') RETURNING id")
-			n, err := conn.WaitForNotification(t.Context())
-			if err != nil || n.Channel != outboxsql.Channel(schema) || n.Payload != fmt.Sprint(id) {
-				t.Errorf("notification %+v, %v; want %d on %s", n, err, id, outboxsql.Channel(schema))
-			}
+			ears.expect(t, "notifications on "+outboxsql.Channel(schema), fmt.Sprint(id))
 		})
 	}
 }
@@ -252,6 +250,46 @@ func TestFilesRestore(t *testing.T) {
 					t.Errorf("restored\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 				}
 			})
+		})
+	}
+}
+
+// TestDroppedTable: migrate makes dropped tables again. New events get ids behind those of stored deliveries and positions,
+// which belong to the dropped ones.
+func TestDroppedTable(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			conn := testdb.Connect(t, testenv.Database(t))
+			migrate(t, conn, "public", outboxsql.NotifyAuto)
+			setMode(t, conn, mode, outboxsql.ModeOptions{})
+			want := catalog(t, conn, "public")
+			last := testdb.One[int64](t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (57, 'x', 'a', 'dead') RETURNING event_id`)
+			if mode == outboxsql.ModeStream {
+				last = testdb.One[int64](t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('x', 90) RETURNING head`)
+			}
+			testdb.Exec(t, conn, `DROP TABLE outbox_events, outbox_members, outbox_pauses, outbox_server CASCADE`)
+
+			var said []string
+			o := outboxsql.MigrateOptions{Progress: func(step string) { said = append(said, step) }}
+			if _, err := outboxsql.MigrateWith(t.Context(), conn, "public", o); err != nil {
+				t.Fatal(err)
+			}
+			if got := catalog(t, conn, "public"); !slices.Equal(got, want) {
+				t.Errorf("restored\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			if len(said) != 1 || !strings.Contains(said[0], "outbox_events, outbox_members, outbox_pauses, outbox_server") {
+				t.Errorf("said %q", said)
+			}
+			if id := testdb.One[int64](t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id`); id != last+1 {
+				t.Errorf("the next id is %d, want %d", id, last+1)
+			}
+
+			testdb.Exec(t, conn, `DROP TABLE outbox_mode CASCADE`)
+			if _, err := outboxsql.MigrateWith(t.Context(), conn, "public", o); err == nil || !strings.Contains(err.Error(), "restore its row from a backup") {
+				t.Errorf("without the mode: %v", err)
+			}
 		})
 	}
 }

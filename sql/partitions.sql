@@ -8,8 +8,8 @@
 -- table of their own, maintained by triggers.
 CREATE TABLE IF NOT EXISTS outbox_keys (
     event_id        bigint NOT NULL,
-    event_type      text   NOT NULL,
-    idempotency_key text   NOT NULL,
+    event_type      text   COLLATE "C" NOT NULL,
+    idempotency_key text   COLLATE "C" NOT NULL,
     PRIMARY KEY (event_type, idempotency_key)
 );
 CREATE INDEX IF NOT EXISTS outbox_keys_event ON outbox_keys (event_id);

@@ -76,9 +76,8 @@ const SQLSequence = `(SELECT concat_ws(' ', s.oid, pg_catalog.pg_relation_fileno
 // badIDs lists ids that the sequence has not assigned.
 func (c *change) badIDs(ctx context.Context) ([]string, error) {
 	var below, lowest, highest *int64
-	var last int64
+	var last, head int64
 	var sequence string
-	var behind bool
 	events := c.table("outbox_events")
 	// The statement reads the sequence after its snapshot was taken: ids drawn in between do no harm. No
 	// index entry of a deleted event lies in these ranges.
@@ -86,17 +85,30 @@ func (c *change) badIDs(ctx context.Context) ([]string, error) {
 		SELECT last, pg_get_serial_sequence($1, 'id'), (SELECT id FROM `+events+` WHERE id < 1 ORDER BY id LIMIT 1),
 			(SELECT id FROM `+events+` WHERE id > (SELECT last FROM l) ORDER BY id LIMIT 1),
 			(SELECT id FROM `+events+` WHERE id > (SELECT last FROM l) ORDER BY id DESC LIMIT 1),
-			EXISTS (SELECT FROM `+c.table("outbox_positions")+` WHERE head > last)
-		FROM l`, events).Scan(&last, &sequence, &below, &lowest, &highest, &behind)
-	switch {
-	case err != nil:
+			(SELECT coalesce(max(head), 0) FROM `+c.table("outbox_positions")+`)
+		FROM l`, events).Scan(&last, &sequence, &below, &lowest, &highest, &head)
+	if err != nil {
 		return nil, err
-	case behind: // the sequence went back, which has another cure
+	}
+	top, reach := int64(0), int64(farthest)
+	if highest != nil {
+		top = *highest
+		if reach, err = c.reach(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	switch {
+	case below != nil && last < 1:
+		return []string{fmt.Sprintf("event %d has an id below 1, where no stream reads, and its sequence is at %d: ALTER SEQUENCE %s MINVALUE 1 RESTART WITH %d, then UPDATE %s SET id = DEFAULT WHERE id < 1",
+			*below, last, sequence, max(head, top)+1, events)}, nil
+	case head > last: // the sequence went back, which has another cure
 		return nil, nil
 	case below != nil:
 		return []string{fmt.Sprintf("event %d has an id chosen by its writer, below those of the sequence: have writers omit id, and delete the event or give it another id", *below)}, nil
-	case highest != nil && *highest > farthest:
-		return []string{fmt.Sprintf("event %d has an id that the sequence, which is at %d, will never assign: have writers omit id, and delete the event or give it another id", *highest, last)}, nil
+	case highest != nil && *highest > reach:
+		return []string{fmt.Sprintf("event %d has an id that the sequence, which is at %d, will never assign: have writers omit id, and delete the event or give it another id: UPDATE %s SET id = DEFAULT WHERE id > %d",
+			*highest, last, events, reach)}, nil
 	case highest != nil:
 		return []string{fmt.Sprintf("event %d has an id that the sequence, which is at %d, has not assigned: have writers omit id, then SELECT setval(%s, %d)",
 			*lowest, last, strings.TrimSpace(literal(sequence)), *highest)}, nil
@@ -107,16 +119,28 @@ func (c *change) badIDs(ctx context.Context) ([]string, error) {
 // farthest is the highest id up to which a sequence may be moved: after that it must have ids left.
 const farthest = math.MaxInt64 / 2
 
+// reach returns the highest id up to which the sequence may be moved. Behind the last partition it would lead all events
+// into the default one.
+func (c *change) reach(ctx context.Context) (int64, error) {
+	partitioned, err := Partitioned(ctx, c.conn, c.schema)
+	if err != nil || !partitioned {
+		return farthest, err
+	}
+	var last int64
+	err = c.conn.QueryRow(ctx, `SELECT coalesce(max(high) - 1, $1) FROM `+c.table("outbox_partitions")+`()`, int64(farthest)).Scan(&last)
+	return min(last, farthest), err
+}
+
 // badHeads lists a position that is ahead of the sequence, or was once.
 func (c *change) badHeads(ctx context.Context) ([]string, error) {
 	var who string
 	var head int64
-	var reused bool
+	var reused *int64
 	err := c.conn.QueryRow(ctx, `SELECT who, head, reused FROM (
 			SELECT CASE destination WHEN '' THEN 'the search for event types without a route' ELSE format('destination %I', destination) END AS who,
-				head, reused IS NOT NULL AS reused FROM `+c.table("outbox_positions")+`
-			UNION ALL SELECT 'the beginning of the stream', origin_head, false FROM `+c.table("outbox_mode")+` WHERE mode = 'stream') AS p
-		ORDER BY reused DESC, head DESC LIMIT 1`).Scan(&who, &head, &reused)
+				head, reused FROM `+c.table("outbox_positions")+`
+			UNION ALL SELECT 'the beginning of the stream', origin_head, NULL FROM `+c.table("outbox_mode")+` WHERE mode = 'stream') AS p
+		ORDER BY reused NULLS LAST, head DESC LIMIT 1`).Scan(&who, &head, &reused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -124,24 +148,34 @@ func (c *change) badHeads(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	last, sequence, err := c.lastID(ctx)
-	if err != nil || head <= last && !reused {
+	if err != nil || head <= last && reused == nil {
 		return nil, err
 	}
 	var highest int64
 	if err := c.conn.QueryRow(ctx, `SELECT coalesce((SELECT id FROM `+c.table("outbox_events")+` ORDER BY id DESC LIMIT 1), 0)`).Scan(&highest); err != nil {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("the sequence gives out ids again that were delivered: it is at %d, and %s is at %d: %s", last, who, head, CureOfIDs(sequence, last, max(head, highest)))}, nil
+	var first int64
+	if reused != nil {
+		first = *reused + 1
+	}
+	return []string{fmt.Sprintf("the sequence gives out ids again that were delivered: it is at %d, and %s is at %d: %s",
+		last, who, head, CureOfIDs(sequence, last, max(head, highest), first, head))}, nil
 }
 
-// CureOfIDs describes how to lose no event after the sequence has assigned ids again: raise the sequence above all
-// positions and all events, of which head is the highest, and move each position back to before the reused ids.
-func CureOfIDs(sequence string, last, head int64) string {
-	const seek = "for each destination, notifyd positions seek DESTINATION beginning, which delivers all events that are kept again, or the first id to deliver"
-	if last >= head {
+// CureOfIDs describes how to recover after the sequence has assigned ids again. The sequence must exceed highest, the
+// highest id of all positions and events. Each position must move back to before the reused ids. first is the first event
+// with a reused id. If first is 0, no such event is known, and each position may stay at its head.
+func CureOfIDs(sequence string, last, highest, first, head int64) string {
+	seek := "for each destination, notifyd positions seek DESTINATION beginning, which delivers all events that are kept again, or the first id to deliver"
+	if first == 0 {
+		seek = fmt.Sprintf("for each destination, notifyd positions seek DESTINATION %d, the id after its head, if no event was written with a lower id since; "+
+			"otherwise seek DESTINATION beginning, which delivers all events that are kept again", head+1)
+	}
+	if last >= highest {
 		return "stop all relays, then, " + seek
 	}
-	return fmt.Sprintf("stop all relays, SELECT setval(%s, %d), then, %s", strings.TrimSpace(literal(sequence)), head, seek)
+	return fmt.Sprintf("stop all relays, SELECT setval(%s, %d), then, %s", strings.TrimSpace(literal(sequence)), highest, seek)
 }
 
 // lastID returns the last assigned id, and the name of the sequence.

@@ -20,12 +20,20 @@ type triggerLog struct {
 	marks   int
 }
 
+// listen listens as a relay does.
 func listen(tb testing.TB, url, schema string) *triggerLog {
 	tb.Helper()
 	e := &triggerLog{conn: testdb.Connect(tb, url), channel: outboxsql.Channel(schema)}
 	testdb.Exec(tb, e.conn, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
+	testdb.Exec(tb, e.conn, showListener, e.channel)
 	return e
 }
+
+const (
+	// showListener takes the lock by which writers see that a relay listens.
+	showListener = `SELECT pg_advisory_lock_shared(1853122163, hashtext($1))`
+	hideListener = `SELECT pg_advisory_unlock_shared(1853122163, hashtext($1))`
+)
 
 // heard returns the payloads of all commits before the call: notifications arrive in order, so a
 // marker of its own ends them.
@@ -189,6 +197,33 @@ func TestTriggerWhileARelayPolls(t *testing.T) {
 	ears.expect(t, "the relay is gone", insertMany(t, conn, 1)...)
 }
 
+// TestTriggerWithoutAListener: the trigger is silent while no relay listens, also in another schema, next to writers that
+// test the lock. It notifies again once a relay listens.
+func TestTriggerWithoutAListener(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn, tester := testdb.Connect(t, url), testdb.Connect(t, url)
+	for _, schema := range []string{"public", "other"} {
+		migrate(t, conn, schema, outboxsql.NotifyAuto)
+	}
+	const insertOther = `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1')`
+	ears, others := listen(t, url, "public"), listen(t, url, "other")
+	testdb.Exec(t, others.conn, hideListener, others.channel)
+
+	testdb.Exec(t, conn, insertOther)
+	others.expect(t, "no relay listens in this schema")
+	ears.expect(t, "a relay listens in this schema", insertMany(t, conn, 1)...)
+
+	testdb.Exec(t, tester, `SELECT pg_advisory_lock(1853122163, hashtext($1))`, others.channel)
+	testdb.Exec(t, conn, insertOther)
+	others.expect(t, "another writer tests the lock")
+	testdb.Exec(t, tester, `SELECT pg_advisory_unlock_all()`)
+
+	testdb.Exec(t, others.conn, showListener, others.channel)
+	id := testdb.One[string](t, conn, insertOther+` RETURNING id::text`)
+	others.expect(t, "a relay listens again", id)
+}
+
 // TestTriggerLeavesNoLock: a writer must not keep the relay from the lock, however
 // long its transaction lasts.
 func TestTriggerLeavesNoLock(t *testing.T) {
@@ -197,13 +232,15 @@ func TestTriggerLeavesNoLock(t *testing.T) {
 	conn, relay := testdb.Connect(t, url), testdb.Connect(t, url)
 	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, "BEGIN")
-	insertMany(t, conn, 1)
+	insertMany(t, conn, 1) // no relay listens
+	listen(t, url, "public")
 	insertMany(t, conn, 100)
 	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`); n != 0 {
 		t.Errorf("%d advisory locks are held after an insert", n)
 	}
 	testdb.Exec(t, relay, `SET lock_timeout = '100ms'`)
 	testdb.Exec(t, relay, takeLock)
+	testdb.Exec(t, relay, showListener, "outbox_events")
 	testdb.Exec(t, conn, "COMMIT")
 }
 

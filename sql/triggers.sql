@@ -2,11 +2,11 @@
 -- repeated: it restores what is missing, and takes no lock that writers wait for unless a trigger
 -- changes.
 --
--- The notify trigger notifies relays of new events, unless a relay polls and suppresses it. A
--- transaction with a pending NOTIFY takes one lock for the whole cluster and holds it until its
--- commit is flushed, so that notifying commits happen one after the other. A relay that sweeps the
--- table holds an exclusive advisory lock. While it does, the trigger does not notify and writers commit
--- in groups. docs/design/wake.md has the protocol and its proof.
+-- The notify trigger notifies relays of new events if one listens and none polls. A transaction
+-- with a pending NOTIFY takes one lock for the whole cluster and holds it until its commit is
+-- flushed, so that notifying commits happen one after the other. A relay that sweeps the table holds
+-- one advisory lock exclusively, and each relay that listens holds another one shared. The trigger tests
+-- both. docs/design/wake.md has the protocol and its proof.
 --
 -- SET notifyd.notify = 'auto' | 'always' | 'off' before running this file selects the mode, for this
 -- run. Without it the installed mode stays; the initial one is auto.
@@ -35,17 +35,25 @@ DECLARE
     -- Nothing else is computed before the test: this much every writer pays.
     key     CONSTANT bigint := (1853122162::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint;
     channel pg_catalog.text;
+    hash    integer;
     ids     bigint[];
 BEGIN
     -- Locked and unlocked in one expression: a long transaction must not hold the
     -- lock. If it is taken, a relay polls and finds the rows without a notification.
     -- Locks are not subject to snapshots, so this is right at every isolation level.
+    IF NOT (pg_catalog.pg_try_advisory_lock_shared(key) AND pg_catalog.pg_advisory_unlock_shared(key)) THEN
+        RETURN NULL;
+    END IF;
+    channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
+        ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
+    hash := pg_catalog.hashtext(channel);
+    -- 1853122163 is 'ntfs' in ASCII. A relay that listens holds this lock shared. So if this writer gets it exclusively, or
+    -- another writer has it at this moment, no relay listens: one that begins to listen looks for this row.
     -- Nor does it notify while the server's queue is more than half full: at its end this commit would be
     -- refused. Asking moves the tail of the queue; relays poll meanwhile.
-    IF pg_catalog.pg_try_advisory_lock_shared(key) AND pg_catalog.pg_advisory_unlock_shared(key)
+    IF NOT (pg_catalog.pg_try_advisory_lock(1853122163, hash) AND pg_catalog.pg_advisory_unlock(1853122163, hash))
+        AND pg_catalog.pg_try_advisory_lock_shared(1853122163, hash) AND pg_catalog.pg_advisory_unlock_shared(1853122163, hash)
         AND pg_catalog.pg_notification_queue_usage() OPERATOR(pg_catalog.<) 0.5::pg_catalog.float8 THEN
-        channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
-            ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
         SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
         IF pg_catalog.array_length(ids, 1) OPERATOR(pg_catalog.>) 64 THEN
             -- Too many to name: look at the table.
@@ -58,7 +66,7 @@ BEGIN
 END
 $notify$;
 COMMENT ON FUNCTION outbox_notify_auto() IS
-    'Notifies of new events unless a relay polls. Installed by notifyd migrate --notify auto.';
+    'Notifies of new events if a relay listens and none polls. Installed by notifyd migrate --notify auto.';
 
 CREATE OR REPLACE FUNCTION outbox_notify_always() RETURNS trigger
     LANGUAGE plpgsql AS $notify$

@@ -19,6 +19,7 @@ func TestBenchJSON(t *testing.T) {
 	t.Parallel()
 	const drainKeys = "events_per_second, sql_per_second, ratio, start_seconds, flowing_per_second, lost, duplicates, wal_bytes_per_event, peak_rss_mib, dead_rows, relay_cpu_s_per_million"
 	const latencyKeys = "p50_ms, p90_ms, p99_ms, max_ms, floor_p50_ms, floor_p99_ms, lost"
+	const insertKeys = "none, auto, silent, alone, frozen, always, auto_ratio, trigger_ratio, alone_ratio, frozen_ratio, slow_none, slow_listens, listen_ratio"
 	for args, keys := range map[string]string{
 		"latency --events 20 --rate 100":                                                           latencyKeys,
 		"latency --events 20 --rate 100 --mode stream --foreign-transaction":                       latencyKeys + ", disturbed_p50_ms, disturbed_p99_ms, disturbed_p50_ratio, disturbed_p99_ratio",
@@ -27,13 +28,13 @@ func TestBenchJSON(t *testing.T) {
 		"drain --events 100 --mode stream --destinations 2":                                        drainKeys + ", fanned_deliveries_per_second, fanned_cpu_ratio",
 		"drain --events 100 --mode stream --foreign-transaction=here":                              drainKeys,
 		"takeover --rate 50 --seconds 1 --mode both":                                               "events, resumed_ms, repeats, lost, stream",
-		"insert --writers 2 --seconds 1 --mode stream":                                             "none, auto, silent, always, auto_ratio, trigger_ratio",
+		"insert --writers 2 --seconds 1 --mode stream":                                             insertKeys,
 		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": drainKeys,
 		"drain --mode stream --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":             drainKeys + ", out_of_order, blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
 		"drain --events 100 --urgent 5":                                                            drainKeys + ", urgent_events_per_second, urgent_ratio, urgent_behind_alike, urgent_behind",
 		"drain --events 100 --mode stream --shards 2":                                              drainKeys + ", sharded_events_per_second, sharded_ratio, sharded_cpu_ratio",
 		"capture --rows 50 --seconds 1":                                                            "rows, variants",
-		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
+		"insert --writers 2 --seconds 1":                                                           insertKeys,
 		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
 	} {
 		t.Run(args, func(t *testing.T) {

@@ -140,8 +140,9 @@ func newInsertCmd(p *program) *cobra.Command {
 		Long: `insert lets writers commit one event after the other, as fast as they can, and
 counts: without a trigger; with the trigger as it is by default and a relay at
 work; with the trigger silent and no relay, which is what the trigger alone costs;
-and with a notification of every event. The four take turns. With --serialized a
-fifth is added, in which writers are serialized (migrate --serialize-writers on), and
+without a relay; next to a frozen relay, once the server has ended its session; and
+with a notification of every event. These take turns. Then it compares commits at a
+low rate, at which the relay listens. With --serialized one more is added, in which writers are serialized (migrate --serialize-writers on), and
 the latency of its commits is compared with commits without a trigger. With --total
 the relay at work delivers all events one after the other (order: total).`,
 		Example: "  bench insert\n  bench insert --writers 64 --seconds 15 --json",
@@ -157,7 +158,7 @@ the relay at work delivers all events one after the other (order: total).`,
 		},
 	}
 	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
-	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of them for")
 	cmd.Flags().BoolVar(&o.Serialized, "serialized", false, "measure serialized writers as well")
 	cmd.Flags().BoolVar(&o.Total, "total", false, "the relay at work delivers in the order of ids (order: total); needs --mode stream")
 	cmd.Flags().Var(&mode, "mode", modeUsage)

@@ -39,7 +39,7 @@ func TestAdmin(t *testing.T) {
 	untilReady(t, "http://"+address[1]+"/readyz")
 	untilSays(t, "http://"+address[1]+"/readyz?verbose", "[+] listener: ok")
 	get("/nowhere", http.StatusNotFound)
-	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n[+] relay: ok\n[+] listener: ok\n[+] configuration: ok\n" {
+	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n[+] relay: ok\n[+] listener: ok\n[+] outcomes: ok\n[+] configuration: ok\n" {
 		t.Errorf("/readyz?verbose says %q", text)
 	}
 	if text := get("/version", http.StatusOK); strings.TrimSpace(text) != readBuildInfo().Version {

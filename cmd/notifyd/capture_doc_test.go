@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -91,7 +92,7 @@ func TestCaptureMistakes(t *testing.T) {
 		"capture add outbox_events":              "belongs to PostgreSQL or to an outbox",
 	} {
 		got := invoke(t, append(strings.Fields(args), databaseFlag(args, url)...)...)
-		if got.code != 2 || !strings.Contains(got.stderr, want) {
+		if got.code != command.ExitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: %+v, want %q", args, got, want)
 		}
 	}

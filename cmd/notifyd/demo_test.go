@@ -182,9 +182,9 @@ func TestDemoMistakes(t *testing.T) {
 		args string
 		want result
 	}{
-		{"--orders 0", result{2, "", "notifyd: --orders 0 is below 1\nsee notifyd demo --help\n"}},
-		{"--mode log", result{2, "", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd demo --help\n"}},
-		{"--database-url nonsense", result{2, "", "notifyd: --database-url: " + notURL("failed to parse as keyword/value (invalid keyword/value)") + "\nsee notifyd demo --help\n"}},
+		{"--orders 0", result{64, "", "notifyd: --orders 0 is below 1\nsee notifyd demo --help\n"}},
+		{"--mode log", result{64, "", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd demo --help\n"}},
+		{"--database-url nonsense", result{64, "", "notifyd: --database-url: " + notURL("failed to parse as keyword/value (invalid keyword/value)") + "\nsee notifyd demo --help\n"}},
 		{"--database-url postgres://u:marker@127.0.0.1:1/db", result{1, "", "notifyd: failed to connect to `user=u database=db`: " +
 			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or fix the connection string\n"}},
 	} {

@@ -85,7 +85,7 @@ func TestPostgresConflicts(t *testing.T) {
 	d := startDaemon(t, vars{"INBOX_URL": inbox}, "run", "-c", file(t, "database: {url: \""+url+"\"}\nlog: {level: debug}\n"+config))
 	until(t, inbox, `SELECT count(*) = $1 FROM received_events`, events)
 	untilDone(t, url)
-	if code := d.end(t); code != 0 || strings.Contains(d.stderr.text(), "unavailable") || strings.Contains(d.stderr.text(), "delivery failed") {
+	if code := d.end(t); code != 0 || strings.Contains(d.stderr.text(), "destination down") || strings.Contains(d.stderr.text(), "delivery failed") {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 	}
 	if !query[bool](t, inbox, `SELECT array_agg(event_id ORDER BY n) = array_agg(event_id ORDER BY event_id) AND (SELECT last_value > $1 FROM tries) FROM received_events`, events) {

@@ -47,6 +47,11 @@ func TestDeadLettersPage(t *testing.T) {
 			if strings.Contains(st.text, "discard 2") { // it has died again by now
 				deadLetter(t, url, "2")
 			}
+			if strings.Contains(st.text, "dlq bury") {
+				execute(t, url, `INSERT INTO outbox_events (id, event_type, payload, state) VALUES (3, 'order.placed', '3', 'deferred');
+					INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, error_class, last_error)
+					VALUES (3, 'mail', 'order.placed', 'retry', 2, now() + interval '1 h', 'event', '451 try later')`)
+			}
 			got := invoke(t, append(words(st.text)[1:], "-c", path)...) // the variable is not set
 			if got.code != 0 || masked(got.stdout) != masked(want) {
 				t.Fatalf("$ %s\nexit code %d: %s%s\nwant\n%s", st.text, got.code, got.stderr, got.stdout, want)
@@ -54,7 +59,7 @@ func TestDeadLettersPage(t *testing.T) {
 			ran++
 		case "sql":
 			sql := strings.TrimSuffix(strings.TrimSpace(st.text), ";")
-			if n := query[int](t, url, "SELECT count(*)::int FROM ("+sql+") AS t"); n != 5 {
+			if n := query[int](t, url, "SELECT count(*)::int FROM ("+sql+") AS t"); n != 6 {
 				t.Errorf("%d rows in the audit", n)
 			}
 		case "go":

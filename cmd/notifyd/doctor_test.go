@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/doctor"
 )
 
@@ -42,7 +43,7 @@ func TestDoctorExitCode(t *testing.T) {
 		"doctor -o yaml": "must be one of table, json", "doctor x": "unknown command", "status --output xml": "must be one of table, json",
 		"doctor --database-url http://x": "not a connection string", "status --schema " + strings.Repeat("x", 64): "--schema",
 	} {
-		if r := invoke(t, strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, want) {
+		if r := invoke(t, strings.Fields(args)...); r.code != command.ExitUsage || !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}

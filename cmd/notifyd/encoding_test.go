@@ -52,7 +52,7 @@ type hookOf struct {
 
 func newHook(t *testing.T) *hookOf {
 	t.Helper()
-	h := &hookOf{code: http.StatusBadRequest}
+	h := &hookOf{code: http.StatusUnprocessableEntity}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		h.mu.Lock()

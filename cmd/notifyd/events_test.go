@@ -15,14 +15,14 @@ func TestEventsAsks(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 3)
 	for args, want := range map[string]result{
-		"list --state fresh":     {2, "", `notifyd: invalid argument: a state of "fresh" is not waiting, dead or done`},
-		"list --type a*b":        {2, "", "notifyd: invalid argument: event type: invalid pattern"},
-		"list --aggregate order": {2, "", `notifyd: --aggregate "order" is not TYPE/ID`},
-		"list --since 0s":        {2, "", `notifyd: invalid argument "0s" for "--since" flag: an age must be longer than 0`},
-		"list --limit 0":         {2, "", "notifyd: invalid argument: a limit of 0 is not between 1 and 1000"},
-		"list --after x":         {2, "", `notifyd: --after "x" is not the id of an event`},
-		"list --scan -1":         {2, "", "notifyd: invalid argument: a search through -1 events"},
-		"show x":                 {2, "", `notifyd: EVENT "x" is not the id of an event`},
+		"list --state fresh":     {64, "", `notifyd: invalid argument: a state of "fresh" is not waiting, dead or done`},
+		"list --type a*b":        {64, "", "notifyd: invalid argument: event type: invalid pattern"},
+		"list --aggregate order": {64, "", `notifyd: --aggregate "order" is not TYPE/ID`},
+		"list --since 0s":        {64, "", `notifyd: invalid argument "0s" for "--since" flag: an age must be longer than 0`},
+		"list --limit 0":         {64, "", "notifyd: invalid argument: a limit of 0 is not between 1 and 1000"},
+		"list --after x":         {64, "", `notifyd: --after "x" is not the id of an event`},
+		"list --scan -1":         {64, "", "notifyd: invalid argument: a search through -1 events"},
+		"show x":                 {64, "", `notifyd: EVENT "x" is not the id of an event`},
 		"show 77":                {1, "", "notifyd: show event 77: there is no such event\n"},
 		"list --schema none":     {1, "", `notifyd: schema "none" has no tables of notifyd`},
 		"list --state waiting":   {0, "no events match\n", ""},
@@ -85,6 +85,12 @@ func TestReplayWaits(t *testing.T) {
 				t.Errorf("without a relay: %+v", got)
 			}
 			execute(t, url, `UPDATE outbox_deliveries SET state = 'dead' WHERE event_id = 1`)
+			execute(t, url, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (99, 'audit', 'order.placed', 'dead')`)
+			got = invoke(t, "dlq", "replay", "99", "--wait", "--database-url", url)
+			if got.code != 1 || !strings.HasPrefix(got.stdout, "replayed 0 of 1 dead letter; ") || !strings.Contains(got.stderr, "1 dead letter not replayed: the event is missing") {
+				t.Errorf("without its event: %+v", got)
+			}
+			execute(t, url, `DELETE FROM outbox_deliveries WHERE event_id = 99`)
 			path := file(t, fmt.Sprintf(`version: 1
 database: {url: '%s'}
 destinations:

@@ -58,3 +58,30 @@ func TestFewFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestFewFilesOfBatch: a batch whose events go to more files than the daemon may open is written in parts.
+func TestFewFilesOfBatch(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const events, limit = 300, 48
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url, dir := databaseOf(t, mode), t.TempDir()
+			execute(t, url, fmt.Sprintf(`INSERT INTO outbox_events (event_type, payload) SELECT 'x', '{}' FROM generate_series(1, %d)`, events))
+			path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {level: debug}\ndestinations:\n"+
+				"  archive: {type: file, path: '%s/{{ .Event.ID }}.jsonl'}\nroutes: [{match: '*', to: archive}]\n", url, dir))
+			p := startProgram(t, strings.NewReader(""), "sh", "-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, limit), self, "run", "-c", path)
+			untilDone(t, url)
+			p.signal(t, syscall.SIGTERM)
+			code, log := p.wait(t), p.stderr.text()
+			written, err := os.ReadDir(dir)
+			if code != 0 || err != nil || len(written) != events {
+				t.Errorf("exit code %d, %d of %d files (%v):\n%s", code, len(written), events, err, log)
+			}
+		})
+	}
+}

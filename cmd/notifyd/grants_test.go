@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -137,7 +138,7 @@ func TestPrintGrants(t *testing.T) {
 		"--print-grants --schema " + strings.Repeat("s", 64): "--schema: schema name",
 	} {
 		got := invoke(t, append([]string{"migrate"}, strings.Fields(args)...)...)
-		if got.code != 2 || got.stdout != "" || !strings.HasPrefix(got.stderr, "notifyd: "+want) {
+		if got.code != command.ExitUsage || got.stdout != "" || !strings.HasPrefix(got.stderr, "notifyd: "+want) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}

@@ -23,7 +23,7 @@ func TestHealthcheck(t *testing.T) {
 	ready := fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
 	untilReady(t, ready)
 	untilSays(t, ready+"?verbose", "[+] listener: ok")
-	if got := invoke(t, "healthcheck", "-c", path, "--timeout", "1m"); got != (result{0, "[+] started: ok\n[+] database: ok\n[+] relay: ok\n[+] listener: ok\n[+] configuration: ok\n", ""}) {
+	if got := invoke(t, "healthcheck", "-c", path, "--timeout", "1m"); got != (result{0, "[+] started: ok\n[+] database: ok\n[+] relay: ok\n[+] listener: ok\n[+] outcomes: ok\n[+] configuration: ok\n", ""}) {
 		t.Errorf("%+v", got)
 	}
 	d.end(t)

@@ -94,7 +94,7 @@ func TestMigrateGivesUp(t *testing.T) {
 	if got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("pid %d,", holder.PgConn().PID())) || !strings.Contains(got.stderr, "end that transaction, and repeat the command") {
 		t.Errorf("with an open transaction: %+v", got)
 	}
-	if got := invoke(t, "migrate", "--timeout", "0"); got.code != 2 {
+	if got := invoke(t, "migrate", "--timeout", "0"); got.code != command.ExitUsage {
 		t.Errorf("--timeout 0: %+v", got)
 	}
 }
@@ -112,7 +112,7 @@ func TestMigrateMistakes(t *testing.T) {
 		{"migrate --schema " + long, "notifyd: --schema: schema name \"" + long + "\" has 64 bytes, at most 49 fit into a notification channel\nsee notifyd migrate --help\n"},
 		{"migrate stauts", "notifyd: unknown command \"stauts\" for notifyd migrate (did you mean status?)\nsee notifyd migrate --help\n"},
 	} {
-		if got := invoke(t, strings.Fields(c.args)...); got != (result{2, "", c.want}) {
+		if got := invoke(t, strings.Fields(c.args)...); got != (result{64, "", c.want}) {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.args, got, c.want)
 		}
 	}
@@ -184,7 +184,7 @@ func TestSerializeWriters(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	config := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nadmin: {listen: ''}\ndestinations: {x: {type: log, order: total}}\nroutes: [{match: '*', to: [x]}]\n")
-	if got := invoke(t, "migrate", "--database-url", url, "--serialize-writers", "maybe"); got.code != 2 || !strings.Contains(got.stderr, "must be one of on, off") {
+	if got := invoke(t, "migrate", "--database-url", url, "--serialize-writers", "maybe"); got.code != command.ExitUsage || !strings.Contains(got.stderr, "must be one of on, off") {
 		t.Errorf("an unknown word: %+v", got)
 	}
 	for _, flags := range [][]string{{"--mode", "stream", "--serialize-writers", "on"}, {"--serialize-writers", "on"}, {}} {

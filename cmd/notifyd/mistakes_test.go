@@ -169,7 +169,7 @@ func TestBadURL(t *testing.T) {
 			t.Errorf("%s: got %+v", args, got)
 		}
 		got := invoke(t, append(args, "--database-url", "postgres://u:marker@h:x/db")...)
-		if got.code != 2 || !strings.HasPrefix(got.stderr, "notifyd: --database-url: "+notURL("invalid port")+"\nsee notifyd ") {
+		if got.code != command.ExitUsage || !strings.HasPrefix(got.stderr, "notifyd: --database-url: "+notURL("invalid port")+"\nsee notifyd ") {
 			t.Errorf("%s: got %+v", args, got)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -45,11 +44,8 @@ func startBadDay(t *testing.T, mode string) *badDay {
 	server := httptest.NewServer(b)
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(b.ended) })
-	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf(badDayConfig, b.url, "127.0.0.1:0", server.URL)))
-	d.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server listening","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
-	untilReady(t, "http://"+address+"/readyz")
-	b.config = file(t, fmt.Sprintf(badDayConfig, b.url, address, server.URL))
+	b.config = startAt(t, strings.ReplaceAll(badDayConfig, "%[3]s", server.URL), b.url)
+
 	return b
 }
 

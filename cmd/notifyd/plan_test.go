@@ -129,8 +129,8 @@ func TestPlanExit(t *testing.T) {
 		want string
 	}{
 		{[]string{"-c", next}, 1, "start the server"},
-		{[]string{"-c", next, "--offline"}, 2, "--against"},
-		{[]string{"-c", next, "--scan", "0"}, 2, "--scan"},
+		{[]string{"-c", next, "--offline"}, command.ExitUsage, "--against"},
+		{[]string{"-c", next, "--scan", "0"}, command.ExitUsage, "--scan"},
 		{[]string{"-c", next, "--against", "/not/there", "--offline"}, 78, "/not/there: cannot be read"},
 		{[]string{"-c", file(t, "version: 1\nx: 1\n"), "--against", old, "--offline"}, 78, ":2:1: unknown key"},
 	} {

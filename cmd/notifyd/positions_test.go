@@ -36,13 +36,13 @@ func TestPositions(t *testing.T) {
 		line string
 		want result
 	}{
-		{"seek mail", result{2, "", "notifyd: accepts 2 arg(s), received 1\n"}},
-		{"seek mail yesterday", result{2, "", "notifyd: invalid argument: \"yesterday\": use beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z\n"}},
-		{"seek mail 12", result{2, "", "notifyd: move a position: invalid argument: id 12 is not assigned yet: the last one is 10\n"}},
+		{"seek mail", result{64, "", "notifyd: accepts 2 arg(s), received 1\n"}},
+		{"seek mail yesterday", result{64, "", "notifyd: invalid argument: \"yesterday\": use beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z\n"}},
+		{"seek mail 12", result{64, "", "notifyd: move a position: invalid argument: id 12 is not assigned yet: the last one is 10\n"}},
 		{"seek post now", result{1, "", "notifyd: move a position: \"post\": no such position: there are those of crm, mail\n"}},
 		{"show post", result{1, "", "notifyd: show a position: \"post\": no such position: there are those of crm, mail\n"}},
 		{"seek mail 3 --dry-run", result{0, "mail would continue above id 2: what it has received since, up to id 10, comes again\n", ""}},
-		{"seek mail 3", result{2, "", "notifyd: mail will continue above id 2: what it has received since, up to id 10, comes again: --yes says that this is to be done, --dry-run shows it\n"}},
+		{"seek mail 3", result{64, "", "notifyd: mail will continue above id 2: what it has received since, up to id 10, comes again: --yes says that this is to be done, --dry-run shows it\n"}},
 		{"seek mail 3 --yes", result{0, "mail continues above id 2: what it has received since, up to id 10, comes again\n", "the relay that has the destination goes on from there within about a second"}},
 		{"seek mail now --yes", result{0, "mail continues above id 10: ids 3 to 10 are skipped\n", "the relay that has the destination goes on from there within about a second"}},
 		{"forget crm --dry-run", result{0, "would remove the position of crm (head 4) and its 1 stored deliveries\n", ""}},

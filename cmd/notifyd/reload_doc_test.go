@@ -33,7 +33,7 @@ func TestReloadPage(t *testing.T) {
 	for line, want := range map[string]int{
 		"plan -c new.yaml --against new.yaml --exit-code":                0,
 		"plan -c gone.yaml --against new.yaml":                           1,
-		"plan --more":                                                    2,
+		"plan --more":                                                    64,
 		"plan -c new.yaml --against etc/notifyd/config.yaml --exit-code": 3,
 		"plan -c wrong.yaml":                                             78,
 	} {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -391,6 +392,20 @@ func TestReloadWaitsForDelivery(t *testing.T) {
 				t.Errorf("%d further requests for %d events", len(begun), n)
 			}
 		})
+	}
+}
+
+// TestEarlySIGHUP: a SIGHUP that arrives while the configuration is read requests a reload.
+func TestEarlySIGHUP(t *testing.T) {
+	t.Parallel()
+	hangups := make(chan os.Signal, 1)
+	hangups <- syscall.SIGHUP
+	ctx, reloads, stop := untilSignalOrReload(t.Context(), slog.New(slog.DiscardHandler), hangups)
+	defer stop()
+	select {
+	case <-reloads:
+	case <-ctx.Done():
+		t.Error("it stops")
 	}
 }
 

@@ -23,16 +23,16 @@ func TestReplay(t *testing.T) {
 		line string
 		want result
 	}{
-		{"", result{2, "", "notifyd: which destination? Say --destination; "}},
+		{"", result{64, "", "notifyd: which destination? Say --destination; "}},
 		{"--destination post", result{1, "", "notifyd: replay: \"post\": no such position: there are those of crm, mail\n"}},
-		{"--destination mail --from yesterday", result{2, "", "notifyd: invalid argument: from \"yesterday\": use beginning, "}},
-		{"--destination mail --type order.*.x", result{2, "", "notifyd: invalid argument: "}},
+		{"--destination mail --from yesterday", result{64, "", "notifyd: invalid argument: from \"yesterday\": use beginning, "}},
+		{"--destination mail --type order.*.x", result{64, "", "notifyd: invalid argument: "}},
 		{"--destination crm --from 5", result{1, "", "notifyd: replay: nothing to replay: events are kept from 1 on, and crm has received them up to 4\n"}},
 		{"--destination mail --from 4 --dry-run", result{0, "TYPE          EVENTS\norder.placed  7\norder.paid    3\nmail would receive 10 events again, ids 4 to 13; nothing was done\n", ""}},
-		{"--destination mail --from 4 --type order.paid", result{2, "", "notifyd: mail will receive 3 events again, ids 4 to 13: --yes says that this is to be done, --dry-run shows it\n"}},
+		{"--destination mail --from 4 --type order.paid", result{64, "", "notifyd: mail will receive 3 events again, ids 4 to 13: --yes says that this is to be done, --dry-run shows it\n"}},
 		{"--destination mail --from 4 --to 12 --rate 50 --yes --actor ann --reason lost", result{0, "replay 1: mail receives events 4 to 12 again with the ids 4r1000 and so on; `notifyd replay show 1` says how far it has come\n", ""}},
 		{"--destination mail --yes", result{1, "", "notifyd: replay: mail: a replay is running, number 1: let it end, or stop it\n"}},
-		{"stop three", result{2, "", "notifyd: ID \"three\" is not the number of a replay: "}},
+		{"stop three", result{64, "", "notifyd: ID \"three\" is not the number of a replay: "}},
 		{"--destination mail --wait --timeout 1ms --yes", result{1, "", "notifyd: replay: mail: a replay is running"}},
 		{"stop 1 --dry-run", result{0, "replay 1 of mail would be stopped at event 3 of 4 to 12\n", ""}},
 		{"stop 1", result{0, "replay 1 of mail is stopped at event 3 of 4 to 12\n", "deliveries that the relay has begun end as usual"}},

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -87,7 +88,7 @@ func TestMigratePartitionsMistakes(t *testing.T) {
 		"migrate --partitions daily --print-grants": "run them one after the other",
 	} {
 		got := commandIn(t, vars{"DATABASE_URL": "postgres://127.0.0.1:1/x"}, strings.Fields(args)...)
-		if got.code != 2 || !strings.Contains(got.stderr, want) {
+		if got.code != command.ExitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}

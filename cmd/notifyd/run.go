@@ -35,6 +35,7 @@ It exits with 0 after a clean stop or when it is idle, 1 after a failure, and 78
 is wrong.`,
 		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug\n  notifyd run --until-idle",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			hangups := catchHangups() // a reload may be requested before the configuration is read
 			c, path, err := a.Load()
 			if err != nil {
 				return err
@@ -44,7 +45,7 @@ is wrong.`,
 			for _, w := range c.Warnings {
 				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}
-			ctx, reloads, stop := untilSignalOrReload(cmd.Context(), log)
+			ctx, reloads, stop := untilSignalOrReload(cmd.Context(), log, hangups)
 			defer stop()
 			return daemon.Run(ctx, daemon.Options{
 				Config: c, Path: path, Load: func() (*config.Config, error) { return a.LoadAt(path, "") }, Lookup: a.Lookup,

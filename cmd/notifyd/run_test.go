@@ -76,7 +76,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.args, func(t *testing.T) {
 			t.Parallel()
-			if got, want := invoke(t, strings.Fields(c.args)...), (result{2, "", c.want}); got != want {
+			if got, want := invoke(t, strings.Fields(c.args)...), (result{64, "", c.want}); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 		})

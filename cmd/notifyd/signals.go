@@ -34,13 +34,13 @@ func (s *stopping) another(now time.Time) (first, again bool) {
 // SIGHUP; a second one, later than [oneStop], ends the process, except for SIGHUP,
 // which a closed terminal may send several times. stop gives the signals back.
 func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
-	return watchSignals(ctx, log, func() bool { return true }, nil)
+	return watchSignals(ctx, log, catchHangups(), func() bool { return true }, nil)
 }
 
 // untilSignalOrReload is untilSignal for a daemon that reads its configuration again
 // at SIGHUP. All signals during a reload request one more reload together. The SIGHUP
-// of a closed terminal stops all the same.
-func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
+// of a closed terminal stops all the same. hangups is what catchHangups has returned, before the configuration was read.
+func untilSignalOrReload(ctx context.Context, log *slog.Logger, hangups chan os.Signal) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
 	if signal.Ignored(syscall.SIGHUP) {
 		log.WarnContext(ctx, "SIGHUP is ignored, as under nohup: start without nohup to reload by SIGHUP")
@@ -51,23 +51,28 @@ func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.C
 	// lost line of the log.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
-	until, end := watchSignals(ctx, log, func() bool { return attended && !cli.IsTerminal(os.Stdin) }, wanted)
+	until, end := watchSignals(ctx, log, hangups, func() bool { return attended && !cli.IsTerminal(os.Stdin) }, wanted)
 	return until, wanted, func() {
 		end()
 		signal.Stop(pipes)
 	}
 }
 
-// watchSignals ends the context with a signal that stops. A SIGHUP stops if hungUp
-// is true, else it requests a reload.
-func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, reloads chan<- struct{}) (until context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+// catchHangups returns a channel that receives SIGHUP, which ends the process otherwise.
+func catchHangups() chan os.Signal {
 	hangups := make(chan os.Signal, 1)   // many of them must not keep out a SIGTERM
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signal.Notify(hangups, syscall.SIGHUP)
 	}
+	return hangups
+}
+
+// watchSignals ends the context with a signal that stops. A SIGHUP stops if hungUp
+// is true, else it requests a reload.
+func watchSignals(ctx context.Context, log *slog.Logger, hangups chan os.Signal, hungUp func() bool, reloads chan<- struct{}) (until context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -57,7 +57,7 @@ func TestWatchStream(t *testing.T) {
 			path := file(t, base+"\nadmin:\n  listen: "+address+"\n")
 			untilReady(t, "http://"+address+"/readyz")
 
-			sink.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550})
+			sink.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550, Text: "5.1.1 no such user"})
 			id := publishTo(t, url, "order.placed", order)
 			until(t, url, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'dead')`)
 			if r := invoke(t, "dlq", "show", id, "-c", path); r.code != 0 || !strings.Contains(r.stdout, "mail: dead") || strings.Contains(r.stdout, "fresh") {

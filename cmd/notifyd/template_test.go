@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/command"
 )
 
 func TestTemplateTest(t *testing.T) {
@@ -42,9 +44,9 @@ func TestTemplateTest(t *testing.T) {
 		"bytes in a mail":     {[]string{"--destination", "mail", "--event", filepath.Join(dir, "bytes.json")}, 1, []string{"the payload is not JSON, but avro/binary: put what the template needs"}},
 		"two payloads":        {[]string{"--destination", "audit", "--event", write("both.json", `{"event_type": "a", "payload": 1, "payload_bytes": ""}`)}, 1, []string{`"payload" and "payload_bytes"`}},
 		"no JSON beside":      {[]string{"--destination", "audit", "--event", write("beside.json", `{"event_type": "a", "payload": 1, "content_type": "text/plain"}`)}, 1, []string{`the content type "text/plain", which is not that of JSON`, "payload_bytes"}},
-		"no destination":      {[]string{"--event", good}, 2, []string{"--destination is missing"}},
-		"no event":            {[]string{"--destination", "mail"}, 2, []string{"--event is missing"}},
-		"unknown destination": {[]string{"--destination", "mails", "--event", good}, 2, []string{`no destination "mails": the configuration has mail, audit`}},
+		"no destination":      {[]string{"--event", good}, command.ExitUsage, []string{"--destination is missing"}},
+		"no event":            {[]string{"--destination", "mail"}, command.ExitUsage, []string{"--event is missing"}},
+		"unknown destination": {[]string{"--destination", "mails", "--event", good}, command.ExitUsage, []string{`no destination "mails": the configuration has mail, audit`}},
 		"unknown key":         {[]string{"--destination", "mail", "--event", write("typo.json", `{"type": "a", "payload": 1}`)}, 1, []string{`typo.json is not an event: json: unknown field "type"`}},
 		"no type":             {[]string{"--destination", "mail", "--event", write("notype.json", `{"payload": 1}`)}, 1, []string{`has no "event_type"`}},
 		"no payload":          {[]string{"--destination", "mail", "--event", write("nopayload.json", `{"event_type": "a"}`)}, 1, []string{`has no "payload"`}},

@@ -90,8 +90,8 @@ type Config struct {
 	// ServerName is the name in the server's certificate; the default is Host.
 	ServerName string `json:"server_name,omitempty" yaml:"server_name,omitempty" jsonschema_description:"Name in the server's certificate." unset:"'host'"`
 	// HELO is the name to greet the server with; the default is the host name
-	// of this machine.
-	HELO string `json:"helo,omitempty" yaml:"helo,omitempty" jsonschema_description:"Name to greet the server with." unset:"this machine's name"`
+	// of this machine if that has a dot, and otherwise the domain of From. See Warnings.
+	HELO string `json:"helo,omitempty" yaml:"helo,omitempty" jsonschema_description:"Name to greet the server with. Many servers refuse every mail after a name without a dot." unset:"this machine's name; the domain of 'from' if that name has no dot"`
 
 	// From is the sender (template): "Shop <shop@example.com>". Required.
 	From string `json:"from" yaml:"from" jsonschema_description:"Sender, such as 'Shop <shop@example.com>'." kind:"template" unset:"required"`

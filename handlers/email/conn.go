@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -116,25 +117,13 @@ func (r *replies) forget() {
 	r.mu.Unlock()
 }
 
-// worst returns the reply to a command that decides: one that refuses for good, else
-// one that refuses for now, else one that wants fewer mails, else 421. A server that
-// refuses a few recipients and then hangs up or slows down must not look down or
-// busy: the event would be tried forever.
+// worst returns the reply to a command that decides: one that refuses for good, else one that refuses for now, else one
+// that wants fewer mails, else 421. Of those alike, one that is certainly about its recipient decides. A server that
+// refuses a few recipients and then hangs up or slows down must not look down or busy: the event would be tried forever.
 func (r *replies) worst(command string) *textproto.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	weight := func(r *textproto.Error) int {
-		switch {
-		case isLimit(r.Code, parseStatus(r.Msg)):
-			return 1
-		case r.Code/100 == 5:
-			return 3
-		case r.Code != codeClosing:
-			return 2
-		default:
-			return 0
-		}
-	}
+
 	var worst *textproto.Error
 	for _, f := range r.all {
 		if f.command == command && (worst == nil || weight(f.reply) > weight(worst)) {
@@ -142,6 +131,15 @@ func (r *replies) worst(command string) *textproto.Error {
 		}
 	}
 	return worst
+}
+
+// weight ranks the replies that several recipients of a mail got.
+func weight(r *textproto.Error) int {
+	if r.Code == codeClosing {
+		return 0
+	}
+	order := []outcome.Class{outcome.Throttled, outcome.Unavailable, outcome.UnclearRetry, outcome.Retry, outcome.Unclear, outcome.Permanent}
+	return 1 + slices.Index(order, classOfReply(stageRecipient, r.Code, parseStatus(r.Msg)))
 }
 
 func portText(port int) string { return strconv.Itoa(port) }

@@ -8,7 +8,10 @@ package email
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	gomail "github.com/wneessen/go-mail"
@@ -26,7 +29,13 @@ type Handler struct {
 	cfg  Config
 	tmpl *templates
 	pool *pool
+	log  *slog.Logger
+	// unanswered counts the mails since the last accepted one that the server may have taken without an answer.
+	unanswered atomic.Int64
 }
+
+// maxUnanswered is how many mails in a row count as sent without an answer, with maybe_sent: accept.
+const maxUnanswered = 5
 
 // New returns a handler for cfg. It reads the files that cfg names, and makes
 // no connection: a relay starts also while its mail server is down. The error
@@ -39,21 +48,23 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs, o.BaseDir)}, nil
+	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs, o.BaseDir), log: o.Log}, nil
 }
 
 // Deliver sends the mail for e. What an error means:
 //
 //   - [delivery.Permanent]: the mail cannot be built from this event, the server
 //     does not offer SMTPUTF8 and an address needs it, or the server refused a
-//     recipient or the mail for good (5xx).
+//     recipient or the content for good (5xx with an enhanced status that says so).
+//   - [delivery.Unclear]: the server refused a recipient or the mail for another or an
+//     unknown reason, such as the greeting, its policy or a block list, or the connection
+//     was lost after the whole mail was written.
 //   - [delivery.Throttled]: a rate limit or a quota is used up, by the codes
 //     that prove it: 454 alone, enhanced status x.4.5 and some that providers document.
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
-//     connection, answers 421, or refuses the sender.
+//     connection, answers 421, refuses the sender, or has a problem with its mail system (4.3.*).
 //   - [delivery.Unauthorized]: the server refuses the login.
-//   - any other: the server refused a recipient or the mail for now (4xx), or
-//     the connection was lost after the whole mail was written.
+//   - any other: the server refused a recipient or the content for now (4xx).
 //   - ctx's cause, if ctx was done first.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	msg, err := h.build(e)
@@ -68,21 +79,37 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if f := h.pool.refusedSince(began); f != nil {
 		return h.verdict(ctx, f)
 	}
-	c := h.pool.reuse()
-	if c != nil {
+
+	f := h.attempt(ctx, msg)
+	switch {
+	case f == nil:
+		h.unanswered.Store(0)
+		return nil
+	case f.maybeSent() && h.cfg.MaybeSent == MaybeSentAccept && h.unanswered.Add(1) <= maxUnanswered:
+		h.log.WarnContext(ctx, "mail taken for sent without an answer", "event_id", e.ID, "event_type", e.Type, "err", f)
+		return nil
+	default:
+		return h.verdict(ctx, f)
+	}
+}
+
+// attempt sends the mail over an idle connection or a new one.
+func (h *Handler) attempt(ctx context.Context, msg *gomail.Msg) *failure {
+	if c := h.pool.reuse(); c != nil {
 		f := h.send(ctx, c, msg)
 		if f == nil || !f.session {
-			return h.verdict(ctx, f)
+			return f
 		}
 		// A server may close a session at any time, and may refuse commands after a
 		// certain number of mails. Only a new session shows which side the failure
 		// belongs to.
 	}
+
 	c, f := h.pool.dial(ctx)
-	if f == nil {
-		f = h.send(ctx, c, msg)
+	if f != nil {
+		return f
 	}
-	return h.verdict(ctx, f)
+	return h.send(ctx, c, msg)
 }
 
 // Preview returns the mail for e as it would be sent, with its headers. The
@@ -165,20 +192,17 @@ func needsUTF8(msg *gomail.Msg) bool {
 
 // verdict returns the error of Deliver for a failure.
 func (h *Handler) verdict(ctx context.Context, f *failure) error {
-	if f == nil {
-		return nil
-	}
-	lost := f.at == stageEnd && f.code == 0
-	if lost && h.cfg.MaybeSent == MaybeSentAccept {
-		return nil
-	}
 	if f.code == 0 && ctx.Err() != nil {
 		what := f.at.String()
-		if lost {
+		if f.maybeSent() {
 			what += ": maybe sent"
 		}
 		return h.pool.out.Ended(ctx, what)
 	}
+	if f.maybeSent() && h.cfg.MaybeSent == MaybeSentAccept {
+		return delivery.Unavailable(fmt.Errorf("%w: maybe sent: more than %d mails in a row had no answer, so maybe_sent: accept takes none for sent until the server accepts one", f, maxUnanswered))
+	}
+
 	at := f.at
 	if _, constant := h.tmpl.from.Constant(); at == stageSender && !constant {
 		// A sender made of the event can be wrong for this event alone.

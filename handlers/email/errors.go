@@ -1,6 +1,7 @@
 package email
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -81,28 +82,54 @@ func (f *failure) class(at stage) outcome.Class {
 		return outcome.Unauthorized
 	case at == stageConnect:
 		return outcome.Unavailable
-	case at == stageEnd && f.code == 0:
-		return outcome.Retry // maybe sent
-	case isLimit(f.code, f.status):
-		return outcome.Throttled
-	}
-	class, _ := codes().Find(false, f.code)
-	switch {
-	case class != outcome.Unknown:
-		return class
-	case f.code == 0, at == stageSender:
+	case f.maybeSent():
+		return outcome.UnclearRetry // the mail may bring the server down, or the server loses every connection
+	case f.code == 0:
 		return outcome.Unavailable
-	case f.code/100 == 5 && at != stageOwnSender:
-		return outcome.Permanent
 	default:
-		return outcome.Retry
+		return classOfReply(at, f.code, f.status)
 	}
 }
 
+// classOfReply returns the class of a reply to a command of a mail. A reply is about the event only if it names the
+// recipient or the mail as its subject: a greeting, a block list or a sender that the server refuses looks like a refused
+// recipient otherwise, for every event.
+func classOfReply(at stage, code int, s status) outcome.Class {
+	if isLimit(code, s) {
+		return outcome.Throttled
+	}
+	if class, _ := codes().Find(false, code); class != outcome.Unknown {
+		return class
+	}
+
+	aboutEvent := isAboutEvent(at, code, s)
+	forGood := code/100 == 5
+	forNow := code/100 == 4
+	isMailSystem := forNow && s.class == 4 && s.subject == 3 && !aboutEvent
+
+	switch {
+	case at == stageSender, isMailSystem:
+		return outcome.Unavailable
+	case at == stageOwnSender:
+		return outcome.UnclearRetry // a sender made of the event may be wrong for this event alone
+	case aboutEvent && forGood:
+		return outcome.Permanent
+	case aboutEvent:
+		return outcome.Retry
+	case forGood:
+		return outcome.Unclear
+	default:
+		return outcome.UnclearRetry
+	}
+}
+
+// maybeSent reports whether the whole mail was written, and the answer to it did not come.
+func (f *failure) maybeSent() bool { return f.at == stageEnd && f.code == 0 }
+
 // classify marks f with its class.
 func classify(f *failure, at stage) error {
-	if at == stageEnd && f.code == 0 {
-		return fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", f)
+	if f.maybeSent() {
+		return f.class(at).Mark(0, fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", f))
 	}
 	return f.class(at).Mark(0, f)
 }
@@ -143,6 +170,9 @@ func connectFailure(ctx context.Context, out *outcome.Destination, addr string, 
 			f.login = f.code != codeClosing
 		}
 		described.Text, described.Cure = addr+": "+said, replyCure(f.code, reply.Msg)
+		if described.Cure == "" && !f.login {
+			described.Cure = refusalCure(f.code, parseStatus(reply.Msg), reply.Msg)
+		}
 	} else if ctx.Err() != nil {
 		f.text, f.err = addr+": "+context.Cause(ctx).Error(), context.Cause(ctx)
 		return f
@@ -226,7 +256,7 @@ func (c *conn) failed(err error) *failure {
 	}
 	if reply := c.replies.worst(command); reply != nil {
 		f.code, f.status = reply.Code, parseStatus(reply.Msg)
-		f.text, _ = c.out.Describe(outcome.Failure{Text: strconv.Itoa(reply.Code) + " " + reply.Msg, Cure: replyCure(reply.Code, reply.Msg)})
+		f.text = c.said(reply.Code, reply.Msg)
 		return f
 	}
 	f.text = c.out.Clean(sendText(send))
@@ -234,9 +264,17 @@ func (c *conn) failed(err error) *failure {
 		f.code = send.ErrorCode()
 		if said, ok := strings.CutPrefix(f.text, strconv.Itoa(f.code)+" "); ok {
 			f.status = parseStatus(said)
+			f.text = c.said(f.code, said)
 		}
 	}
 	return f
+}
+
+// said describes a reply to a command of a mail.
+func (c *conn) said(code int, text string) string {
+	cure := cmp.Or(replyCure(code, text), refusalCure(code, parseStatus(text), text))
+	line, _ := c.out.Describe(outcome.Failure{Text: strconv.Itoa(code) + " " + text, Cure: cure})
+	return line
 }
 
 // sendText takes go-mail's prefix off a SendError.

@@ -95,7 +95,7 @@ func TestMessageIDIsTheSameForEveryAttempt(t *testing.T) {
 	h := deliverytest.Open(t, New, cfg)
 	s.Fail(smtpsink.Fault{Stage: smtpsink.DataEnd, Drop: true})
 	e := event(ada)
-	if err := h.Deliver(testenv.Within(t, patience), e); deliverytest.Class(err) != "retry" {
+	if err := h.Deliver(testenv.Within(t, patience), e); deliverytest.Class(err) != "unclear-retry" {
 		t.Fatalf("got %v", err)
 	}
 	again := *e
@@ -146,7 +146,7 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 			before := len(s.Mails())
 			err := h.Deliver(testenv.Within(t, patience), e)
 			if err != nil {
-				if deliverytest.Class(err) != "permanent" || strings.Contains(err.Error(), "\n") {
+				if refusal := deliverytest.Class(err); refusal != "permanent" && refusal != "unclear-permanent" || strings.Contains(err.Error(), "\n") {
 					t.Errorf("%s %q: %s: %v", what, evil, deliverytest.Class(err), err)
 				}
 				continue

@@ -31,6 +31,7 @@ const (
 // ones included.
 type pool struct {
 	cfg   Config
+	helo  string // the name of the greeting
 	out   *outcome.Destination
 	cas   *x509.CertPool
 	token *token.Source // of auth: xoauth2
@@ -48,7 +49,7 @@ type pool struct {
 
 func newPool(cfg Config, cas *x509.CertPool, baseDir string) *pool {
 	return &pool{
-		cfg: cfg, out: destination(cfg), cas: cas, idle: idleTimeout,
+		cfg: cfg, helo: greetingOf(cfg, machineName()), out: destination(cfg), cas: cas, idle: idleTimeout,
 		token: token.New(token.Settings{File: cfg.TokenFile, Base: baseDir, Command: cfg.TokenCommand, Lifetime: cfg.TokenLifetime}),
 		slots: make(chan struct{}, cfg.Connections), done: make(chan struct{}),
 	}
@@ -209,6 +210,7 @@ func (p *pool) refusedSince(began time.Time) *failure {
 func (p *pool) client(cfg Config, dial gomail.DialContextFunc, r *replies) (*gomail.Client, error) {
 	opts := []gomail.Option{
 		gomail.WithPort(cfg.Port),
+		gomail.WithHELO(p.helo),
 		gomail.WithTimeout(cfg.ConnectTimeout),
 		gomail.WithTLSConfig(p.tls()),
 		gomail.WithDialContextFunc(dial),
@@ -226,9 +228,6 @@ func (p *pool) client(cfg Config, dial gomail.DialContextFunc, r *replies) (*gom
 		opts = append(opts, gomail.WithTLSPolicy(gomail.NoTLS))
 	default:
 		opts = append(opts, gomail.WithTLSPolicy(gomail.TLSMandatory))
-	}
-	if cfg.HELO != "" {
-		opts = append(opts, gomail.WithHELO(cfg.HELO))
 	}
 	if cfg.Username != "" {
 		opts = append(opts, gomail.WithUsername(cfg.Username), gomail.WithPassword(cfg.Password.Reveal()), p.auth())

@@ -46,21 +46,32 @@ func TestRefusalsOfASession(t *testing.T) {
 	h := deliverytest.Open(t, New, config(s))
 	sessions := 1
 	deliverOne(t, h, s, event(ada))
-	for _, stage := range []smtpsink.Stage{smtpsink.MailCmd, smtpsink.Rcpt, smtpsink.Data, smtpsink.DataEnd} {
-		s.Fail(smtpsink.Fault{Stage: stage, Code: 550})
+	for _, c := range []struct {
+		stage   smtpsink.Stage
+		text    string
+		isMails bool // the mail is at fault, and not the server, perhaps
+	}{
+		{smtpsink.MailCmd, "", false},
+		{smtpsink.Rcpt, "5.1.1 no such user", true},
+		{smtpsink.Rcpt, "5.7.1 blocked", false},
+		{smtpsink.Data, "5.6.0 what is this", true},
+		{smtpsink.DataEnd, "5.6.0 what is this", true},
+		{smtpsink.DataEnd, "5.7.26 unauthenticated", false},
+	} {
+		s.Fail(smtpsink.Fault{Stage: c.stage, Code: 550, Text: c.text})
 		deliverOne(t, h, s, event(ada))
 		sessions++
-		s.Fail(smtpsink.Fault{Stage: stage, Code: 550, Times: 2})
+		s.Fail(smtpsink.Fault{Stage: c.stage, Code: 550, Text: c.text, Times: 2})
 		if err := h.Deliver(testenv.Within(t, patience), event(ada)); err == nil {
-			t.Errorf("%s: delivered", stage)
+			t.Errorf("%s %s: delivered", c.stage, c.text)
 		}
 		sessions++
 		deliverOne(t, h, s, event(ada))
-		if stage == smtpsink.MailCmd { // the server is at fault: the next mail probes on a new session
+		if !c.isMails { // the next mail probes on a new session
 			sessions++
 		}
 		if n := s.Accepted(); n != sessions {
-			t.Fatalf("%s: %d sessions, want %d", stage, n, sessions)
+			t.Fatalf("%s %s: %d sessions, want %d", c.stage, c.text, n, sessions)
 		}
 	}
 	if err := s.WaitOpen(testenv.Within(t, patience), 1); err != nil {

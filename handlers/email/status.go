@@ -1,6 +1,9 @@
 package email
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // status is an enhanced status code, class.subject.detail (RFC 3463). Its zero
 // value stands for a reply without a code.
@@ -87,5 +90,70 @@ func isLimit(code int, s status) bool {
 		return s.detail >= 500 && s.detail <= 699 || s.detail >= 850 && s.detail <= 899
 	default:
 		return s == status{5, 1, 90} || s == status{5, 7, 232} || s == status{5, 7, 233} || s == status{5, 7, 508}
+	}
+}
+
+// isAboutEvent reports whether a reply is about a recipient or the mail, and not about every mail of this relay.
+// RFC 3463 reserves the subjects 3 and 4 for the mail system and the network, 5 for the protocol and 7 for policies:
+//
+//	x.1.1 to x.1.6, x.1.10      the recipient's address. Not x.1.0, which says too little, nor x.1.7 and x.1.8, the sender
+//	x.2.0 to x.2.4, x.2.12*     the recipient's mailbox. Not x.2.252, Exchange Online: this login may not use the sender
+//	x.3.4, 552 behind the mail  the mail is too large
+//	x.5.3                       too many recipients
+//	x.6.*                       the content
+func isAboutEvent(at stage, code int, s status) bool {
+	if s.class != code/100 { // the two contradict each other, or the reply has no status
+		return code == codeTooLarge && (at == stageData || at == stageEnd)
+	}
+
+	switch s.subject {
+	case 1:
+		return s.detail >= 1 && s.detail <= 6 || s.detail == 10
+	case 2:
+		return s.detail <= 4 || s.detail == 121 || s.detail == 122
+	case 3:
+		return s.detail == 4
+	case 5:
+		return s.detail == 3
+	default:
+		return s.subject == 6
+	}
+}
+
+// codeTooLarge is "exceeded storage allocation": the mail is too large.
+const codeTooLarge = 552
+
+// refusalCure returns an operator's remedy for a reply that may concern every mail, or "". The words of a reply choose
+// the remedy only: they never decide about the event.
+func refusalCure(code int, s status, said string) string {
+	if s.class != code/100 {
+		s = status{}
+	}
+	words := strings.ToLower(said)
+	says := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(words, part) })
+	}
+
+	isGreeting := says("helo", "ehlo", "fully-qualified", "fully qualified") || code == 504 && s.subject == 5
+	isSender := s.subject == 1 && (s.detail == 7 || s.detail == 8) || s.subject == 2 && s.detail == 252
+	isUnproven := s.subject == 7 && s.detail >= 20 && s.detail <= 27
+
+	switch {
+	case isLimit(code, s), says("greylist", "graylist"):
+		return ""
+	case isGreeting:
+		return "set helo to the full name of this machine, such as relay.example.com"
+	case isSender, says("sender address", "sendas", "send as", "not owned by"):
+		return "check from: the server does not take this sender from this login"
+	case isUnproven:
+		return "publish SPF and DKIM for the domain of from, and a reverse DNS name for this machine"
+	case says("relay"):
+		return "the server does not relay for this machine: set username and password, or allow this machine there"
+	case says("blocked", "block list", "blocklist", "blacklist", "listed", "reputation", "spamhaus"):
+		return "this machine's address or the domain of from is on a block list: have it removed, or send through a provider"
+	case s.subject == 7:
+		return "a policy of the server: check helo, from, the login, and block lists"
+	default:
+		return ""
 	}
 }

@@ -22,7 +22,7 @@ func TestSuite(t *testing.T) {
 	t.Parallel()
 	const password = "correct-horse-battery"
 	s := testenv.Mail(t, smtpsink.Options{Username: "relay", Password: password})
-	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "nobody@", Code: 550, Times: smtpsink.Always})
+	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "nobody@", Code: 550, Text: "5.1.1 no such user", Times: smtpsink.Always})
 	proxy := faultproxy.Start(t, s.Addr(), faultproxy.MuteAfter([]byte("\r\n.\r\n"), []byte("QUIT\r\n")))
 	cfg := config(s)
 	cfg.Host, cfg.Port = proxy.Host(), proxy.Port()
@@ -96,6 +96,10 @@ func suiteCases() []handlertest.Case {
 			c.Class, c.Permanent = delivery.ClassEvent, true
 		case "retry":
 			c.Class = delivery.ClassEvent
+		case "unclear-permanent":
+			c.Class, c.Permanent, c.Unclear = delivery.ClassEvent, true, true
+		case "unclear-retry":
+			c.Class, c.Unclear = delivery.ClassEvent, true
 		}
 		all = append(all, c)
 	}

@@ -18,6 +18,21 @@ func (c Config) Validate() error {
 	return errors.Join(c.server(), c.security(), c.limits(), c.content(), err)
 }
 
+// Warnings returns settings that are valid and that many servers refuse, joined, each a [*handlers.FieldError] with its
+// cure: a greeting that is not a full name. Without HELO the result depends on the name of this machine.
+func (c Config) Warnings() error {
+	const cure = "many servers refuse every mail after such a greeting: set helo to the full name of this machine, such as relay.example.com"
+
+	switch name := greetingOf(c, machineName()); {
+	case isFullName(name):
+		return nil
+	case c.HELO != "":
+		return field.Errorf("helo", "has no dot, and %s", cure)
+	default:
+		return field.Errorf("helo", "is not set, the name of this machine, %s, has no dot, and %s", name, cure)
+	}
+}
+
 func (c Config) server() error {
 	var errs []error
 	if c.Host == "" {

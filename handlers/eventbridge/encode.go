@@ -71,10 +71,10 @@ func newEncoder(cfg Config) (*encoder, error) {
 
 // encode makes the entry for an event, and returns its size. Its errors are about the event: another
 // attempt would end the same way.
-func (e *encoder) encode(ev *delivery.Event) (types.PutEventsRequestEntry, awsapi.Entry, error) {
+func (e *encoder) encode(ev *delivery.Event) (types.PutEventsRequestEntry, int, error) {
 	in, err := e.entry(ev)
 	if err != nil {
-		return in, awsapi.Entry{}, err
+		return in, 0, err
 	}
 	size := len(*in.Source) + len(*in.DetailType) + len(*in.Detail)
 	for _, r := range in.Resources {
@@ -84,9 +84,9 @@ func (e *encoder) encode(ev *delivery.Event) (types.PutEventsRequestEntry, awsap
 		size += timeSize
 	}
 	if size > maxBytes {
-		return in, awsapi.Entry{}, fmt.Errorf("the event has %d bytes with its resources: EventBridge takes %d", size, maxBytes)
+		return in, 0, fmt.Errorf("the event has %d bytes with its resources: EventBridge takes %d", size, maxBytes)
 	}
-	return in, awsapi.Entry{Size: size}, nil
+	return in, size, nil
 }
 
 func (e *encoder) entry(ev *delivery.Event) (in types.PutEventsRequestEntry, err error) {

@@ -68,8 +68,9 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 // DeliverBatch puts each event on the bus, in requests of up to ten events and 1 MB, one
 // after the other. EventBridge gives rules no order. What an error means:
 //
-//   - [delivery.Permanent]: the event is too large, its detail is no JSON object, or EventBridge
-//     refuses it for its content.
+//   - [delivery.Permanent]: the event is too large, or its detail is no JSON object.
+//   - [delivery.Unclear]: EventBridge refuses an argument, or the whole request for a reason that is not known here: every event
+//     may be refused alike.
 //   - [delivery.Unavailable]: EventBridge cannot be reached, does not answer in time,
 //     or denies access to the bus; or the bus does not exist.
 //   - [delivery.Throttled]: EventBridge throttles requests.

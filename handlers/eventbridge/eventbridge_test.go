@@ -77,8 +77,8 @@ func TestRefusedRequests(t *testing.T) {
 		"denied":          {awstest.Problem(400, "AccessDeniedException", "not authorized"), "unavailable", "allow events:PutEvents on the event bus"},
 		"credentials":     {awstest.Problem(400, "UnrecognizedClientException", ""), "unavailable", "check the credentials"},
 		"internal":        {awstest.Problem(500, "InternalException", ""), "unavailable", "InternalException"},
-		"too large":       {awstest.Problem(400, "ValidationException", "over the limit"), "permanent", "over the limit"},
-		"unknown":         {awstest.Problem(400, "SomethingNew", "said "+awstest.Secret), "retry", "SomethingNew: said [redacted]"},
+		"too large":       {awstest.Problem(400, "ValidationException", "over the limit"), "unclear-permanent", "over the limit"},
+		"unknown":         {awstest.Problem(400, "SomethingNew", "said "+awstest.Secret), "unclear-retry", "SomethingNew: said [redacted]"},
 		"not EventBridge": {awstest.Said{Status: 503, Body: "<html>"}, "unavailable", ""},
 		"nothing":         {awstest.Said{Body: `{}`}, "unavailable", "neither success nor failure"},
 		"no id":           {awstest.Said{Body: `{"Entries":[{}]}`}, "unavailable", "neither success nor failure"},
@@ -101,7 +101,7 @@ func TestRefusedRequests(t *testing.T) {
 func TestRefusedEntries(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]string{
-		"InternalFailure": "retry", "ThrottlingException": "throttled", "MalformedDetail": "permanent", "InvalidArgument": "permanent",
+		"InternalFailure": "retry", "ThrottlingException": "throttled", "MalformedDetail": "permanent", "InvalidArgument": "unclear-permanent",
 		"AccessDeniedException": "unavailable", "NotAuthorizedForSourceException": "unavailable", "RedactionFailure": "retry",
 	} {
 		f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, map[int]string{1: code}) })

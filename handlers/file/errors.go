@@ -17,19 +17,19 @@ var (
 	errBehind  = errors.New("an earlier event of the aggregate has failed")
 )
 
-// causes is the table of errors of files. Own is for a path made of the event. An error that is not in the table is a
-// fault of the disk.
+// causes is the table of errors of files. Own is for a path made of the event: the folder of a day, or a file system, may
+// refuse every event. An error that is not in the table is a fault of the disk.
 func causes() outcome.Table[error] {
 	return outcome.Table[error]{
 		{Codes: []error{syscall.ENOSPC}, Class: outcome.Unavailable, Cure: "free space or inodes on the file system"},
 		{Codes: []error{syscall.EDQUOT}, Class: outcome.Unavailable, Cure: "raise the quota of this user, or free space"},
 		{Codes: []error{syscall.EFBIG}, Class: outcome.Unavailable, Cure: "rotate the file, or raise the limit of its size (ulimit -f)"},
-		{Codes: []error{syscall.EACCES, syscall.EPERM}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "allow this user to write to the file and to its folder"},
+		{Codes: []error{syscall.EACCES, syscall.EPERM}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "allow this user to write to the file and to its folder"},
 		{Codes: []error{syscall.EROFS}, Class: outcome.Unavailable, Cure: "the file system is read-only: mount it for writing, and check the disk"},
 		{Codes: []error{syscall.ENOENT}, Class: outcome.Unavailable, Cure: "make the folder, or mount its disk"},
-		{Codes: []error{syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP, errKind}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "path must name a file in a folder; for pipes and terminals use type: log"},
-		{Codes: []error{syscall.ENAMETOOLONG}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "shorten path"},
-		{Codes: []error{syscall.EINVAL}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "the file system may not allow this name"},
+		{Codes: []error{syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP, errKind}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "path must name a file in a folder; for pipes and terminals use type: log"},
+		{Codes: []error{syscall.ENAMETOOLONG}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "shorten path"},
+		{Codes: []error{syscall.EINVAL}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "the file system may not allow this name"},
 		{Codes: []error{syscall.EIO}, Class: outcome.Unavailable, Cure: "check the disk"},
 		{Codes: []error{errLocked}, Class: outcome.Unavailable, Cure: "look for a relay that hangs: fuser names the processes that have the file open"},
 		{Codes: []error{syscall.ENOLCK, errors.ErrUnsupported}, Class: outcome.Unavailable, Cure: "path must be on a file system with locks (flock)"},

@@ -71,12 +71,12 @@ func (*Handler) KeepsOrder() bool { return true }
 // DeliverBatch appends the lines for events, all of a file in one write. The errors mean:
 //
 //   - [delivery.Permanent]: the payload is called JSON and is not, or no path can be made of this event.
-//   - no mark: the path made of this event cannot be written as a file: a folder has this path, for example.
+//   - [delivery.Unclear]: the path made of this event cannot be written as a file: a folder has this path, for example.
 //   - [delivery.Unavailable]: a file cannot be written or synchronized, or the handler is closed. All events from the
 //     first of that file on fail with it; a line of another file may be written all the same. The error is the same if
 //     another program holds the lock of a file for 20 s, or until ctx's deadline.
 //   - [delivery.Throttled]: other batches were written until ctx's deadline, or an earlier event of the aggregate, in a
-//     [delivery.TotalOrder] of the batch, has failed without a mark.
+//     [delivery.TotalOrder] of the batch, has failed and will be written later; not in a call that is [delivery.Unordered].
 //   - ctx's cause, if ctx was done before the call, or canceled before the lines were written. A write itself cannot be
 //     interrupted.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {

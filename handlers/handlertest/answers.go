@@ -14,6 +14,8 @@ func verdict(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
+	case delivery.IsUnclear(err):
+		return "unclear, and then " + verdict(delivery.Proven(err))
 	case permanent && unavailable:
 		return "permanent and unavailable, which is a contradiction"
 	case throttled && (permanent || unavailable):
@@ -89,6 +91,9 @@ func checkCase(p *probe, c Case) {
 		want = verdict(errPatience)
 	case c.Class != 0:
 		p.Fatalf("the Class of a Case is ClassEvent, ClassDestination or zero, not %v", c.Class)
+	}
+	if c.Unclear {
+		want = "unclear, and then " + want
 	}
 	if got := verdict(err); got != want {
 		p.Fatalf("%s, want %s: %v", got, want, err)

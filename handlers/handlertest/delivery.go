@@ -70,8 +70,8 @@ func checkBytes(p *probe) {
 	}
 }
 
-// checkNoData: JSON null and zero bytes are payloads, too. A destination delivers such an event or refuses it for good, and is
-// not out of order because of it. What arrives is the payload.
+// checkNoData: JSON null and zero bytes are payloads, too. A destination delivers such an event or refuses it for good, even if
+// it is unclear at first whether it refuses every event, and is not out of order because of it. What arrives is the payload.
 func checkNoData(p *probe) {
 	s := p.open()
 	events := p.events(2)
@@ -79,8 +79,8 @@ func checkNoData(p *probe) {
 	events[1].Payload, events[1].ContentType = []byte{}, delivery.ContentTypeBytes
 	for i, err := range s.deliver(events...) {
 		if err != nil {
-			if v := verdict(err); v != "permanent" {
-				p.Errorf("an event with the payload %q is %s, want permanent: %v", events[i].Payload, v, err)
+			if verdict(delivery.Proven(err)) != "permanent" {
+				p.Errorf("an event with the payload %q is %s, want permanent: %v", events[i].Payload, verdict(err), err)
 			}
 			continue
 		}
@@ -127,7 +127,7 @@ func checkBadFailsAlone(p *probe) {
 		switch {
 		case i == bad && err == nil:
 			p.Errorf("the event that the destination refuses was delivered")
-		case i == bad && verdict(err) != "permanent":
+		case i == bad && verdict(delivery.Proven(err)) != "permanent":
 			p.Errorf("the event that the destination refuses is %s, want permanent: %v", verdict(err), err)
 		case i != bad && err != nil:
 			p.Errorf("a neighbour of the bad event is %s: %v", verdict(err), err)

@@ -36,8 +36,8 @@ type Destination struct {
 	// to one of three aggregates.
 	Event func(id int64) *delivery.Event
 	// Rejected returns an event with this id that the destination refuses
-	// permanently and alone, such as one that is too large. It is nil if the
-	// destination refuses none.
+	// permanently and alone, such as one that is too large: the refusal may be
+	// unclear at first. It is nil if the destination refuses none.
 	Rejected func(id int64) *delivery.Event
 
 	// Network is the network between the handler and the server. Received must not
@@ -93,6 +93,9 @@ type Case struct {
 	// Permanent is true if no further attempt can cure the fault; for ClassEvent
 	// only.
 	Permanent bool
+	// Unclear is true for an unclear refusal. Class and Permanent then describe its
+	// meaning after the destination took another event. For ClassEvent only.
+	Unclear bool
 	// Throttled is true if the destination works and wants fewer deliveries;
 	// for ClassDestination only.
 	Throttled bool

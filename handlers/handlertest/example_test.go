@@ -3,6 +3,7 @@ package handlertest_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -63,10 +64,14 @@ func classify(resp *http.Response) error {
 	case code == http.StatusTooManyRequests:
 		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 is good enough
 		return delivery.Throttled(time.Duration(seconds)*time.Second, err)
-	case code == http.StatusUnauthorized, code/100 == 5:
+	case code == http.StatusUnauthorized, code == http.StatusServiceUnavailable:
 		return delivery.Unavailable(err)
+	case code == http.StatusUnprocessableEntity:
+		return delivery.Permanent(err) // the warehouse has read this order, and will not take it
+	case code/100 == 5:
+		return delivery.Unclear(err) // this order is at fault, or all of the warehouse
 	default:
-		return delivery.Permanent(err)
+		return delivery.Unclear(delivery.Permanent(err)) // a gateway's 400 or 404 for all orders, perhaps
 	}
 }
 
@@ -103,6 +108,9 @@ func testWarehouse(t *testing.T) {
 		}, {
 			Name: "a wrong token", Class: delivery.ClassDestination, Text: "401",
 			Provoke: func(tb testing.TB) error { return deliver(tb, "a stranger's", `{"quantity": 1}`) },
+		}, {
+			Name: "no JSON", Class: delivery.ClassEvent, Unclear: true, Permanent: true, Text: "400",
+			Provoke: func(tb testing.TB) error { return deliver(tb, token, `quantity 1`) },
 		}},
 	})
 }
@@ -127,7 +135,7 @@ func (w *warehouse) serve(rw http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	id, _ := strconv.ParseInt(r.Header.Get("Event-Id"), 10, 64)
 	switch {
-	case err != nil:
+	case err != nil, !json.Valid(body):
 		rw.WriteHeader(http.StatusBadRequest)
 	case r.Header.Get("Authorization") != "Bearer "+token:
 		rw.WriteHeader(http.StatusUnauthorized)

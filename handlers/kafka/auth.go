@@ -72,7 +72,12 @@ type tokens struct {
 func newTokens(c OAuth) *tokens {
 	return &tokens{
 		config: clientcredentials.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret.Reveal(), TokenURL: c.TokenURL, Scopes: c.Scopes},
-		client: &http.Client{Timeout: oauthTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		client: &http.Client{
+			Timeout:       oauthTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			// A kept connection would lead each request to the server that has just refused one.
+			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		},
 	}
 }
 

@@ -75,15 +75,20 @@ func (b *batch) run() {
 		b.settle(todo)
 		return
 	}
-	if len(todo) > 0 {
-		b.deliver(todo)
-	}
+	b.deliver(todo)
 }
 
 // deliver writes records and, where the broker refuses the content of some, finds
 // out which: a broker refuses all records of a partition in a request together.
 // Halves are written one after the other, so that the order stays.
 func (b *batch) deliver(todo []int) {
+	if b.errs != nil && b.inOrder() {
+		todo = b.standing(todo)
+	}
+	if len(todo) == 0 {
+		return
+	}
+
 	for _, i := range todo {
 		if b.errs != nil {
 			b.errs[i] = nil
@@ -108,6 +113,9 @@ func (b *batch) deliver(todo []int) {
 		b.deliver(rest)
 	}
 }
+
+// inOrder reports whether no event may be written behind one of its aggregate that will be tried again.
+func (b *batch) inOrder() bool { return b.h.KeepsOrder() && !delivery.Unordered(b.ctx) }
 
 // refused returns the records of todo that are to be tried in smaller lots. A
 // transaction that one record has spoilt is tried again as a whole.
@@ -147,13 +155,14 @@ func (b *batch) spoilt(todo []int) (redo []int) {
 // ownTopic reports whether an error is about a topic that was made of the event.
 func (b *batch) ownTopic(err error) bool { return b.h.encoder.fixedTopic == "" && isTopic(err) }
 
-// stuck reports whether one of todo failed and will be delivered later: then
-// no event may overtake it. A failure about a topic that was made of the event does
+// stuck reports whether one of todo failed through no fault of an event: then no later event is tried. The refusal of a
+// record holds up its aggregate alone, as [batch.standing] sees to. A failure about a topic that was made of the event does
 // not count: order is not kept between topics.
 func (b *batch) stuck(todo []int) bool {
 	return slices.ContainsFunc(todo, func(i int) bool {
 		err := b.failure(i)
-		return err != nil && !isContent(err) && !b.ownTopic(err)
+		isOfEvent := isContent(err) || b.ownTopic(err) || errors.Is(err, errBehind)
+		return err != nil && !isOfEvent
 	})
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check connects with a separate client, authenticates, and asks for the topic
-// if the topic is the same for every event. It implements delivery.Checker.
+// Check connects with a separate client, authenticates, asks for the topic if the topic is the same for every event, and
+// connects to the brokers that lead its partitions. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
-	link := &link{}
+	link := newLink(h.cfg)
 	client, err := kgo.NewClient(append(slices.Clone(h.options), kgo.WithHooks(link), kgo.RequestRetries(0))...)
 	if err != nil {
 		return h.describe(err)
@@ -25,7 +25,10 @@ func (h *Handler) Check(ctx context.Context) error {
 	defer cancel()
 	request := kmsg.NewPtrMetadataRequest()
 	request.Topics = []kmsg.MetadataRequestTopic{}
-	if topic := h.encoder.fixedTopic; topic != "" {
+	for _, topic := range []string{h.encoder.fixedTopic, h.cfg.PositionsTopic} {
+		if topic == "" {
+			continue
+		}
 		asked := kmsg.NewMetadataRequestTopic()
 		asked.Topic = new(topic)
 		request.Topics = append(request.Topics, asked)
@@ -35,10 +38,16 @@ func (h *Handler) Check(ctx context.Context) error {
 		return h.describe(link.explain(err))
 	}
 	for _, topic := range answer.Topics {
+		if topic.Topic == nil || *topic.Topic != h.encoder.fixedTopic {
+			continue // of the positions: see checkPositions
+		}
 		err := kerr.ErrorForCode(topic.ErrorCode)
 		if err != nil && !kerr.IsRetriable(err) || err == kerr.UnknownTopicOrPartition && !h.cfg.AllowAutoTopicCreation { //nolint:errorlint // the codes are values
 			return h.describe(err)
 		}
+	}
+	if err := checkLeaders(within, client, answer, h.encoder.fixedTopic != ""); err != nil {
+		return h.describe(link.explain(err))
 	}
 	if h.cfg.ExactlyOnce || h.cfg.Transactional {
 		if err := checkTransactions(within, client); err != nil {
@@ -76,11 +85,11 @@ func checkTransactions(ctx context.Context, client *kgo.Client) error {
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	switch {
 	case h.encoder.fixedTopic == "":
-		tested, untested = "the connection and the credentials if there are any", "the topics, which depend on the event, and the right to write to them"
+		tested, untested = "the connection to each broker and the credentials if there are any", "the topics, which depend on the event, and the right to write to them"
 	case h.cfg.AllowAutoTopicCreation:
 		tested, untested = "the connection and the credentials if there are any", "the topic, which the broker may create, and the right to write to it"
 	default:
-		tested, untested = "the connection, the credentials if there are any, and that the topic exists", "the right to write to it"
+		tested, untested = "the connection, the credentials if there are any, that the topic exists, and that its leaders can be reached", "the right to write to it"
 	}
 	switch {
 	case h.registry == nil:

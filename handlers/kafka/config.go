@@ -75,8 +75,8 @@ type Config struct {
 	// client. With an empty result the record has no key and goes to any partition.
 	Key string `json:"key,omitempty" yaml:"key,omitempty" jsonschema_description:"Key of the record. Records with the same key go to the same partition, by the hash of the Java client. An empty key means no key." kind:"template" unset:"the event's aggregate id"`
 	// Partition is the number of the partition (template), from 0; with an empty result the key decides. An event whose
-	// partition the topic does not have becomes a dead letter.
-	Partition string `json:"partition,omitempty" yaml:"partition,omitempty" jsonschema_description:"Number of the partition, from 0, such as '{{ get .Headers \"partition\" | default \"\" }}'. An empty result leaves the choice to the key. An event whose partition the topic does not have becomes a dead letter." kind:"template" unset:"by the key"`
+	// partition the topic does not have is refused.
+	Partition string `json:"partition,omitempty" yaml:"partition,omitempty" jsonschema_description:"Number of the partition, from 0, such as '{{ get .Headers \"partition\" | default \"\" }}'. An empty result leaves the choice to the key. An event whose partition the topic does not have is refused." kind:"template" unset:"by the key"`
 	// Tombstones turns an event whose payload is JSON null into a record without a value, which deletes its key in a
 	// compacted topic. The event needs a key.
 	Tombstones bool `json:"tombstones,omitempty" yaml:"tombstones,omitempty" jsonschema_description:"An event whose payload is JSON 'null' becomes a tombstone: a record with its key and without a value, for compacted topics."`

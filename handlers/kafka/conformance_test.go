@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,6 +60,10 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	ok := events(1)[0]
+	compacted := newTopic(t, brokers, 1, map[string]string{"cleanup.policy": "compact"})
+	keyless := *ok
+	keyless.AggregateID = ""
+	registry := pretend(t, says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
 	large := *ok
 	large.Payload = json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)
 	handlertest.Run(t, handlertest.Destination{
@@ -90,8 +95,28 @@ func TestConformance(t *testing.T) {
 				Provoke: once(to("nowhere"), ok),
 			},
 			{
-				Name: "the topic of one event does not exist", Class: delivery.ClassEvent, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Name: "the topic of one event does not exist", Class: delivery.ClassEvent, Unclear: true, Text: "UNKNOWN_TOPIC_OR_PARTITION",
 				Provoke: once(to("{{ .Event.Type }}"), ok),
+			},
+			{
+				Name: "a record that the topic does not take", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "INVALID_RECORD",
+				Provoke: once(to(compacted), &keyless),
+			},
+			{
+				Name: "the event's partition is missing", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "has no partition 7",
+				Provoke: once(func(c *Config) { c.Partition = `{{ "7" }}` }, ok),
+			},
+			{
+				Name: "the partition of all events is missing", Class: delivery.ClassDestination, Text: "has no partition 7",
+				Provoke: once(func(c *Config) { c.Partition = "7" }, ok),
+			},
+			{
+				Name: "the registry lacks the subject of all events", Class: delivery.ClassDestination, Text: "register the schema",
+				Provoke: once(with(SchemaRegistry{URL: registry.URL}), ok),
+			},
+			{
+				Name: "the registry lacks the subject of the event", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "register the schema",
+				Provoke: once(with(SchemaRegistry{URL: registry.URL, Subject: "{{ .Event.Type }}"}), ok),
 			},
 			{
 				Name: "too large for the topic", Class: delivery.ClassEvent, Permanent: true, Text: "MESSAGE_TOO_LARGE",

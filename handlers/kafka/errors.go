@@ -22,20 +22,32 @@ func isUndecided(err error) bool {
 	return errors.Is(err, errUndecided) || errors.Is(err, kgo.ErrAborting)
 }
 
+// eventError is the refusal of a name or a number that a template made of an event. It concerns this event, or every event: a
+// wrong deploy gets the same answer. Its class is one of the unclear classes.
+type eventError struct {
+	error
+	class outcome.Class
+	cure  string
+}
+
+// Unwrap returns the refusal.
+func (e *eventError) Unwrap() error { return e.error }
+
 // codes is the table of the brokers' codes. Own is for a topic made of the event. A code that is not in it is a fault of
 // the cluster.
 func codes() outcome.Table[error] {
 	return outcome.Table[error]{
 		// A broker with custom policies. The policy may be about this record only, so the record is tried again,
-		// and does not hold up the others.
-		{Codes: []error{kerr.PolicyViolation}, Class: outcome.Retry},
+		// and does not hold up the others. Event Hubs refuses every record so while its throughput is exceeded.
+		{Codes: []error{kerr.PolicyViolation}, Class: outcome.UnclearRetry, Cure: "check the rules and the quotas of the cluster"},
 		{Codes: []error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, Class: outcome.Permanent, Cure: "raise the topic's max.message.bytes"},
-		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Permanent},
+		// Every record without a key, where a compacted topic has been configured by mistake.
+		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Unclear, Cure: "check the key, and what the topic requires of a record"},
 		{Codes: []error{kerr.SaslAuthenticationFailed}, Class: outcome.Unauthorized, Cure: "check sasl: mechanism, username, password or token"},
 		{Codes: []error{kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState}, Class: outcome.Unavailable, Cure: "check sasl: mechanism, username, password or token"},
-		{Codes: []error{kerr.UnknownTopicOrPartition}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "create the topic, or set allow_auto_topic_creation: true where brokers do so"},
-		{Codes: []error{kerr.TopicAuthorizationFailed}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "allow WRITE and DESCRIBE on the topic"},
-		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{Codes: []error{kerr.UnknownTopicOrPartition}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "create the topic, or set allow_auto_topic_creation: true where brokers do so"},
+		{Codes: []error{kerr.TopicAuthorizationFailed}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "allow WRITE and DESCRIBE on the topic"},
+		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
 		{Codes: []error{kerr.TransactionalIDAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id"},
 		{Codes: []error{kerr.ClusterAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic"},
 		{ // Event Hubs and other clusters with a part of the protocol
@@ -59,8 +71,11 @@ func isContent(err error) bool {
 	if err == nil {
 		return false
 	}
+	if is[*eventError](err) {
+		return true
+	}
 	class, _ := outcome.Match(codes(), false, err)
-	return class == outcome.Permanent || errors.Is(err, kerr.PolicyViolation)
+	return class == outcome.Permanent || class == outcome.Unclear || class == outcome.UnclearRetry
 }
 
 // isTopic reports whether an error is about the topic alone.
@@ -91,14 +106,17 @@ func isFatal(err error) bool {
 // lookUp returns the party at fault and the cure. own reports that the topic is made of the event: a missing topic is
 // then this event's fault alone.
 func lookUp(err error, own bool) (class outcome.Class, cure string) {
-	if outcome.IsContent(err) {
-		if is[*refusal](err) {
-			cure = "register the schema, or correct subject and version of schema_registry, and replay the event"
-		}
-		return outcome.Permanent, cure
+	if e, ok := errors.AsType[*eventError](err); ok {
+		return e.class, e.cure
 	}
 	if e, ok := errors.AsType[*registryError](err); ok {
 		return e.lookUp()
+	}
+	if is[*partitionError](err) {
+		return outcome.Unavailable, noPartition
+	}
+	if is[*advertisedError](err) {
+		return outcome.Unavailable, checkAdvertised
 	}
 	class, cure = outcome.Match(codes(), own, err)
 	return cmp.Or(class, outcome.Unavailable), cure

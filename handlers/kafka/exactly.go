@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 
@@ -118,6 +119,9 @@ func (h *Handler) OpenPosition(ctx context.Context, name string, progress delive
 		p.close()
 		if ctx.Err() != nil {
 			return nil, h.out.Ended(ctx, "")
+		}
+		if is[*net.OpError](err) {
+			err = p.link.explain(err)
 		}
 		if within.Err() != nil {
 			err = p.link.explain(fmt.Errorf("the position in topic %s was not read within delivery_timeout of %v: %w", h.cfg.PositionsTopic, h.cfg.DeliveryTimeout, err))
@@ -263,7 +267,7 @@ func (b *batch) settle(todo []int) {
 		b.errs[i] = nil
 	}
 	if b.p.client != nil {
-		if left := b.p.permitted(b, todo); len(left) < len(todo) {
+		if left := b.h.refused.permitted(b.p, b, todo); len(left) < len(todo) {
 			b.settle(left)
 			return
 		}
@@ -272,8 +276,20 @@ func (b *batch) settle(todo []int) {
 	if b.p.client == nil || !b.anyFailed(todo) {
 		return
 	}
+
+	isBlind := isBlind(b, todo)
+	if isBlind && !b.again {
+		b.again = true
+		b.p.known = map[string]bool{b.p.cfg.PositionsTopic: true} // the next transaction asks for the rights to all topics
+		b.settle(todo)
+		return
+	}
+	if !isBlind {
+		b.h.refused.noteFailed(b, todo)
+	}
+
 	missing := func(i int) bool { err := b.errs[i]; return err != nil && !isContent(err) }
-	if slices.ContainsFunc(todo, missing) {
+	if !isBlind && slices.ContainsFunc(todo, missing) {
 		b.settle(slices.DeleteFunc(slices.Clone(todo), missing))
 		return
 	}

@@ -14,7 +14,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -137,11 +139,11 @@ func TestCodes(t *testing.T) {
 	}{
 		{code: kerr.MessageTooLarge, want: "permanent"},
 		{code: kerr.RecordListTooLarge, want: "permanent"},
-		{code: kerr.InvalidRecord, want: "permanent"},
-		{code: kerr.PolicyViolation, want: "retry"},
-		{code: kerr.TopicAuthorizationFailed, want: "unavailable", ownTopic: "retry"},
-		{code: kerr.UnknownTopicOrPartition, want: "unavailable", ownTopic: "retry", timeout: patience},
-		{code: kerr.UnknownTopicID, want: "unavailable", ownTopic: "retry", timeout: patience},
+		{code: kerr.InvalidRecord, want: "unclear-permanent"},
+		{code: kerr.PolicyViolation, want: "unclear-retry"},
+		{code: kerr.TopicAuthorizationFailed, want: "unavailable", ownTopic: "unclear-retry"},
+		{code: kerr.UnknownTopicOrPartition, want: "unavailable", ownTopic: "unclear-retry", timeout: patience},
+		{code: kerr.UnknownTopicID, want: "unavailable", ownTopic: "unclear-retry", timeout: patience},
 		{code: kerr.ClusterAuthorizationFailed, want: "unavailable"},
 		{code: kerr.InvalidTimestamp, want: "unavailable"},
 		{code: kerr.UnsupportedCompressionType, want: "unavailable"},
@@ -184,8 +186,9 @@ func TestCodes(t *testing.T) {
 					}
 				}
 				broken.Store(false)
-				if c.timeout == retried { // too short for a busy machine
-					settle(t, h, events(3)[0])
+				isRemembered := topic != "t" && c.ownTopic != ""
+				if c.timeout == retried || isRemembered { // too short for a busy machine
+					settle(t, h, events(3)[0], want)
 				} else if err := h.Deliver(t.Context(), events(3)[0]); err != nil {
 					t.Errorf("after the trouble: %v", err)
 				}
@@ -218,16 +221,39 @@ func TestRefusedRecordFailsAlone(t *testing.T) {
 			for i := range poisoned {
 				all[i].Payload = []byte(`{"poison": true}`)
 			}
-			errs := h.DeliverBatch(t.Context(), all)
+			errs := h.DeliverBatch(delivery.WithoutOrder(t.Context()), all)
 			for i, err := range errs {
 				want := "delivered"
 				if poisoned[i] {
-					want = "permanent"
+					want = "unclear-permanent"
 				}
 				deliverytest.WantClass(t, err, want)
 			}
 			// No consumer may read the records of an aborted transaction.
 			inOrderOnce(t, written(t, c.ListenAddrs(), "t", 97, kgo.FetchIsolationLevel(kgo.ReadCommitted())), 97)
+		})
+	}
+}
+
+// TestRefusedRecordHoldsUpItsAggregate: a refusal of the broker is not final, so no event of the aggregate goes before it.
+func TestRefusedRecordHoldsUpItsAggregate(t *testing.T) {
+	t.Parallel()
+	for _, transactional := range []bool{false, true} {
+		t.Run(fmt.Sprint("transactional=", transactional), func(t *testing.T) {
+			t.Parallel()
+			brokers := testenv.Kafka(t)
+			topic := newTopic(t, brokers, 1, map[string]string{"cleanup.policy": "compact"})
+			h := open(t, brokers, to(topic), func(cfg *Config) {
+				cfg.Transactional = transactional
+			})
+			all := events(deliverytest.UpTo(6)...)
+			for i, e := range all {
+				e.AggregateID = fmt.Sprint("k", i%2)
+			}
+			all[2].AggregateID = ""
+			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered delivered unclear-permanent delivered delivered delivered") //nolint:dupword // answers
+			total := delivery.WithTotalOrder(t.Context())
+			deliverytest.WantClasses(t, h.DeliverBatch(total, all[2:]), "unclear-permanent unavailable unavailable unavailable") //nolint:dupword // answers
 		})
 	}
 }
@@ -307,11 +333,108 @@ func TestUnknownTopicOfOneEvent(t *testing.T) {
 	all := events(1, 2, 3)
 	all[1].Payload = []byte(`{"topic": "s3cret"}`)
 	errs := h.DeliverBatch(t.Context(), all)
-	for i, want := range []string{"delivered", "retry", "delivered"} {
+	for i, want := range []string{"delivered", "unclear-retry", "delivered"} {
 		deliverytest.WantClass(t, errs[i], want)
 	}
 	if errs[1] != nil && strings.Contains(errs[1].Error(), "s3cret") {
 		t.Errorf("%v repeats the payload", errs[1])
+	}
+}
+
+// asksFor counts the requests for the metadata of a topic.
+func asksFor(c *kfake.Cluster, topic string) *atomic.Int32 {
+	var asked atomic.Int32
+	c.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, one := range req.(*kmsg.MetadataRequest).Topics { //nolint:forcetypeassert // by its key
+			if one.Topic != nil && *one.Topic == topic {
+				asked.Add(1)
+			}
+		}
+		return nil, nil, false
+	})
+	return &asked
+}
+
+// TestMissingTopicHoldsUpNoOther: an event whose topic is missing costs the batch at most one request. The client itself never
+// learns of the topic: it would ask again and again, for seconds, while the other events of the batch wait.
+func TestMissingTopicHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"plain":         func(*Config) {},
+		"transactional": func(c *Config) { c.Transactional = true },
+		"exactly once":  func(c *Config) { c.ExactlyOnce, c.TransactionalID = true, "unit" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 1)
+			asked := asksFor(c, "missing")
+			h := open(t, c.ListenAddrs(), change, func(cfg *Config) { cfg.Topic = `{{ get .Payload "topic" | default "t" }}` })
+			if h.cfg.ExactlyOnce {
+				begin(t, h, "")
+			}
+			const batches = 3
+			for n := range int64(batches) {
+				all := events(3*n+1, 3*n+2, 3*n+3)
+				all[1].Payload = []byte(`{"topic": "missing"}`)
+				deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered unclear-retry delivered")
+			}
+			if n := asked.Load(); n == 0 || n > batches {
+				t.Errorf("the cluster was asked for the topic %d times in %d batches", n, batches)
+			}
+			if got := flat(written(t, c.ListenAddrs(), "t", 2*batches, readCommitted())); !slices.Equal(got, []int64{1, 3, 4, 6, 7, 9}) {
+				t.Errorf("written: %d", got)
+			}
+
+			if err := c.CreateTopic("missing", 1, nil); err != nil {
+				t.Fatal(err)
+			}
+			last := events(10)[0]
+			last.Payload = []byte(`{"n": 10, "topic": "missing"}`)
+			settle(t, h, last, "unclear-retry")
+		})
+	}
+}
+
+// TestMissingTopicThatIsNotMade: where the broker may make topics, the client waits for one that is missing, once.
+func TestMissingTopicThatIsNotMade(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	asked := asksFor(c, "missing")
+	h := open(t, c.ListenAddrs(), func(cfg *Config) {
+		cfg.Topic, cfg.AllowAutoTopicCreation = `{{ get .Payload "topic" | default "t" }}`, true
+	})
+	bad := events(1)
+	bad[0].Payload = []byte(`{"topic": "missing"}`)
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), bad), "unclear-retry")
+	before := asked.Load()
+	h.refused.known["missing"] = refusedTopic{err: kerr.UnknownTopicOrPartition} // its time is over
+	all := slices.Concat(bad, events(2))
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "unclear-retry delivered")
+	const waits = 5 // requests of a client that waits for a topic
+	if n := asked.Load() - before; n >= waits {
+		t.Errorf("the cluster was asked for the topic %d times more", n)
+	}
+}
+
+// TestRefusedTopicsAreBounded: a template may make another topic of each event.
+func TestRefusedTopicsAreBounded(t *testing.T) {
+	t.Parallel()
+	var k refusedTopics
+	now := time.Now()
+	for i := range 3 * maxRefused {
+		k.note(fmt.Sprint(i), kerr.UnknownTopicOrPartition, now)
+	}
+	if n := len(k.known); n != maxRefused {
+		t.Errorf("%d topics are remembered, want %d", n, maxRefused)
+	}
+	k.note("new", kerr.UnknownTopicOrPartition, now.Add(refusedFor))
+	if n := len(k.known); n != 1 || k.get("new").err == nil {
+		t.Errorf("%d topics are remembered after their time", n)
+	}
+	k.note("new", nil, now)
+	if k.get("new").err != nil {
+		t.Error("a topic that exists is still refused")
 	}
 }
 

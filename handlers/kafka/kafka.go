@@ -41,7 +41,8 @@ type Handler struct {
 
 	registry *registry // nil without one
 
-	sessions sessions // with exactly_once
+	refused  refusedTopics // where topics are made of events
+	sessions sessions      // with exactly_once
 	idle     idle.Pool[*producer]
 	made     int // producers, for transactional ids; guarded by idle
 }
@@ -77,7 +78,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 }
 
 // KeepsOrder implements delivery.OrderedBatchHandler: records of one aggregate go to one
-// partition, where none is written after one that failed. A broker with a custom
+// partition, where none is written after one that will be tried again. A broker with a custom
 // policy is the exception: it may refuse one record and take the next. A topic, a key or a partition made of the event may
 // separate the records of an aggregate.
 //
@@ -89,13 +90,14 @@ func (h *Handler) KeepsOrder() bool {
 // DeliverBatch writes the records for events and waits for their acknowledgement.
 // What an error means:
 //
-//   - [delivery.Permanent]: no record can be made of this event, the schema
-//     registry does not have its schema, or the broker refuses it for good: it
-//     is too large, or not as the topic wants it.
+//   - [delivery.Permanent]: this event cannot become a record, or is too large.
+//   - [delivery.Unclear] and Permanent: the broker refuses the record, the topic lacks the partition that was made of
+//     this event, or the schema registry lacks the schema.
+//   - [delivery.Unclear]: the topic that was made of this event does not exist, this user may not write to it or read
+//     its schema, or the broker has a policy against the record.
 //   - [delivery.Unavailable]: no broker, or no registry, answers in time, or takes our
-//     credentials, or lets this user write the topic; the error names the cause.
-//   - any other: the topic that was made of this event does not exist, or
-//     this user may not write to it.
+//     credentials, or lets this user write the topic; or a topic, a subject or a partition of all events is missing. The
+//     error names the cause.
 //   - ctx's cause, if ctx was done first. Records that were under way may be
 //     written all the same, but not behind records of a later batch.
 //

@@ -43,9 +43,8 @@ func open(t *testing.T, brokers []string, changes ...func(*Config)) *Handler {
 // events makes events with the given ids; the key of each is its id modulo 7.
 func events(ids ...int64) []*delivery.Event { return deliverytest.Spread("kafka", ids...) }
 
-// settle delivers an event that need not be delivered at the first try, to a
-// handler whose delivery_timeout is short.
-func settle(t *testing.T, h *Handler, e *delivery.Event) {
+// settle delivers an event that may fail at first, with the given class.
+func settle(t *testing.T, h *Handler, e *delivery.Event, class string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -55,7 +54,7 @@ func settle(t *testing.T, h *Handler, e *delivery.Event) {
 		if err == nil {
 			return
 		}
-		deliverytest.WantClass(t, err, "unavailable")
+		deliverytest.WantClass(t, err, class)
 		select {
 		case <-tick.C:
 		case <-deadline:

@@ -39,7 +39,8 @@ func (c chosen) PartitionByBackup(r *kgo.Record, n int, backup kgo.TopicBackupIt
 
 var _ kgo.TopicBackupPartitioner = chosen{}
 
-// partitionError is the failure of an event whose topic lacks the partition.
+// partitionError is the failure of an event whose topic lacks the partition. Where topic and partition are the same for all
+// events, none is at fault.
 type partitionError struct{ chosen, has int32 }
 
 // Error names both numbers.
@@ -85,17 +86,28 @@ func placed(b *batch, todo []int) []int {
 		}
 		p.counts = counts
 	}
+	_, isConstant := b.h.encoder.partition.Constant()
+	isOwn := !isConstant || b.h.encoder.fixedTopic == ""
 	left := make([]int, 0, len(todo))
 	for _, i := range todo {
 		r := &p.records[i]
-		if has, known := p.counts[r.Topic]; known && r.Partition >= has {
-			b.fail(i, outcome.Content(&partitionError{r.Partition, has}))
+		has, known := p.counts[r.Topic]
+		if !known || r.Partition < has {
+			left = append(left, i)
 			continue
 		}
-		left = append(left, i)
+
+		err := error(&partitionError{r.Partition, has})
+		if isOwn {
+			err = &eventError{err, outcome.Unclear, noPartition}
+		}
+		b.fail(i, err)
 	}
 	return left
 }
+
+// noPartition is the cure of a partitionError.
+const noPartition = "add partitions to the topic, or correct partition"
 
 // errGrown is the failure of records with exactly_once: their client knows fewer partitions than the topic has.
 var errGrown = errors.New("the topic has more partitions than before")

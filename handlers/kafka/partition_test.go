@@ -75,7 +75,7 @@ func TestChosenPartition(t *testing.T) {
 			all := inPartitions("2", " 0 ", "3", "x", "-1", "", "1", "99999999999")
 			errs := h.DeliverBatch(t.Context(), all)
 			for i, want := range []string{"", "", "the topic has no partition 3: it has 3, numbered from 0", "must be a number", "must be a number", "", "", "must be a number"} {
-				if want == "" && errs[i] != nil || want != "" && !delivery.IsPermanent(errs[i]) {
+				if want == "" && errs[i] != nil || want != "" && !delivery.IsPermanent(delivery.Proven(errs[i])) {
 					t.Errorf("event %d: %v", i+1, errs[i])
 				}
 				if want != "" {
@@ -137,7 +137,7 @@ func TestTombstones(t *testing.T) {
 			keyless := events(4)[0]
 			keyless.Payload, keyless.AggregateID = []byte("null"), ""
 			errs := h.DeliverBatch(t.Context(), append(all, keyless))
-			if errs == nil || errs[0] != nil || errs[1] != nil || errs[2] != nil || !delivery.IsPermanent(errs[3]) {
+			if errs == nil || errs[0] != nil || errs[1] != nil || errs[2] != nil || !delivery.IsPermanent(delivery.Proven(errs[3])) {
 				t.Fatalf("%v", errs)
 			}
 			if c.null {

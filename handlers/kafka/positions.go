@@ -159,7 +159,8 @@ func (p *producer) readPosition(ctx context.Context, id string, before int64) ([
 // visible only when the transaction has ended.
 func (p *producer) readFrom(ctx context.Context, from kgo.Offset, id string, before int64) (position []byte, err error) {
 	topic := p.cfg.PositionsTopic
-	client, err := kgo.NewClient(append(slices.Clone(p.common),
+	// A session of fetches would cost a short read of one partition more than it saves.
+	client, err := kgo.NewClient(append(slices.Clone(p.common), kgo.DisableFetchSessions(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: from}}), kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
 	if err != nil {
 		return nil, err

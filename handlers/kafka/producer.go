@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"sync"
 	"time"
 
@@ -92,7 +91,7 @@ func (*tag) Value(any) any { return nil }
 // newProducer returns a producer, with a transactional id unless that is empty. It connects when it
 // is used.
 func newProducer(cfg Config, opts []kgo.Opt, id string) *producer {
-	p := &producer{cfg: cfg, common: opts, link: &link{}, transactional: id != ""}
+	p := &producer{cfg: cfg, common: opts, link: newLink(cfg), transactional: id != ""}
 	p.options = append(append([]kgo.Opt(nil), opts...), kgo.WithHooks(p.link),
 		// Not a shared list: kgo sorts it in place.
 		kgo.ProducerBatchCompression(codec(cfg.Compression), kgo.NoCompression()))
@@ -165,6 +164,9 @@ func (p *producer) encode(b *batch) (todo []int) {
 	for i, ev := range b.events {
 		p.records[i] = kgo.Record{}
 		switch err := b.h.encoder.record(&p.records[i], ev, &p.scratch, header); {
+		case is[*eventError](err):
+			b.fail(i, err)
+			continue
 		case is[*registryError](err), isUndecided(err): // no event may go before this one
 			b.failOthers(err)
 			return nil
@@ -221,20 +223,24 @@ func (p *producer) produce(b *batch, todo []int) {
 			return
 		}
 	}
-	if p.cfg.Transactional {
-		if todo = p.permitted(b, todo); len(todo) > 0 {
-			p.transact(b, todo)
-		}
+	if todo = b.h.refused.permitted(p, b, todo); len(todo) == 0 {
 		return
 	}
+	if p.cfg.Transactional {
+		p.transact(b, todo)
+		return
+	}
+
 	p.send(b, todo)
 	if b.errs == nil {
 		return
 	}
+	b.h.refused.noteFailed(b, todo)
 	fatal, undecided := false, false
 	for _, i := range todo {
 		err := b.errs[i]
-		p.unchecked = p.unchecked || err != nil && !isContent(err)
+		isOfEvent := isContent(err) || b.ownTopic(err)
+		p.unchecked = p.unchecked || err != nil && !isOfEvent
 		fatal = fatal || isFatal(err)
 		undecided = undecided || isUndecided(err)
 	}
@@ -352,28 +358,4 @@ func (p *producer) close() {
 		p.client.Close()
 		p.client = nil
 	}
-}
-
-// link remembers why the last connection failed. It implements
-// kgo.HookBrokerConnect.
-type link struct {
-	mu  sync.Mutex
-	err error
-}
-
-// OnBrokerConnect is called after each attempt to connect and to authenticate.
-func (l *link) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.err = err
-}
-
-// explain adds why the last connection failed, if it did.
-func (l *link) explain(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil || errors.Is(err, l.err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, l.err)
 }

@@ -81,8 +81,8 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 	}, nil
 }
 
-// header returns the bytes before the payload of a record with that schema. A content error is about
-// the requested schema, any other error about the registry.
+// header returns the bytes before the payload of a record with that schema. The error is a registryError, or about the
+// context.
 func (r *registry) header(ctx context.Context, ref schemaRef) ([]byte, error) {
 	r.mu.Lock()
 	k, ok := r.known[ref]
@@ -113,7 +113,7 @@ func (r *registry) lookUp(ctx context.Context, ref schemaRef) ([]byte, error) {
 	}
 	err := r.get(ctx, "/subjects/"+url.PathEscape(ref.subject)+"/versions/"+ref.version, &answer)
 	if said, ok := errors.AsType[*refusal](err); ok && said.ofSchema() {
-		return nil, outcome.Content(fmt.Errorf("the schema registry has no version %s of subject %s: %w", ref.version, ref.subject, said))
+		return nil, &registryError{fmt.Errorf("it has no version %s of subject %s: %w", ref.version, ref.subject, said)}
 	}
 	if err == nil && answer.ID == nil {
 		err = &registryError{errNoRegistry}
@@ -160,11 +160,17 @@ func registryStatuses() outcome.Table[int] {
 	}
 }
 
-const notRegistry = "schema_registry.url must lead to the API of a schema registry, with its path if it has one"
+const (
+	notRegistry = "schema_registry.url must lead to the API of a schema registry, with its path if it has one"
+	noSchema    = "register the schema, or correct subject and version of schema_registry"
+)
 
 // lookUp returns the class and the cure.
 func (e *registryError) lookUp() (class outcome.Class, cure string) {
 	if said, ok := errors.AsType[*refusal](e); ok {
+		if said.ofSchema() {
+			return outcome.Unavailable, noSchema
+		}
 		if class, cure = registryStatuses().Find(false, said.status); class != outcome.Unknown {
 			return class, cure
 		}
@@ -206,6 +212,9 @@ func (e *refusal) ofSchema() bool {
 		return e.status == http.StatusUnprocessableEntity
 	}
 }
+
+// ofSubject reports whether the refusal is about the subject, whatever the version.
+func (e *refusal) ofSubject() bool { return e.code == codeNoSubject || e.code == codeSubjectDeleted }
 
 // get decodes the answer to a GET. The error is a registryError; a refusal is in its chain.
 func (r *registry) get(ctx context.Context, path string, into any) error {

@@ -73,8 +73,8 @@ func TestConsumersFindTheSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaOfEachEvent: subject and version are made of the event. What the registry does not have is a dead
-// letter that names it, and can be replayed once it is registered.
+// TestSchemaOfEachEvent: subject and version are made of the event. What the registry does not have is refused
+// with its name, and is delivered once it is registered.
 func TestSchemaOfEachEvent(t *testing.T) {
 	t.Parallel()
 	url := testenv.SchemaRegistry(t)
@@ -96,7 +96,7 @@ func TestSchemaOfEachEvent(t *testing.T) {
 	}
 	all[6].Headers = nil
 	errs := h.DeliverBatch(t.Context(), all)
-	for i, want := range []string{"delivered", "delivered", "permanent", "delivered", "permanent", "permanent", "permanent"} {
+	for i, want := range []string{"delivered", "delivered", "unclear-permanent", "delivered", "unclear-permanent", "permanent", "unclear-permanent"} {
 		deliverytest.WantClass(t, errs[i], want)
 	}
 	deliverytest.WantText(t, errs[2], "no version latest of subject "+prefix+"c", "40401", "register the schema")

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"pgregory.net/rapid"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
@@ -147,8 +148,9 @@ func TestRegistryFaults(t *testing.T) {
 		"busy":          {says(http.StatusServiceUnavailable, ``), "unavailable", []string{"503"}},
 		"too many":      {says(http.StatusTooManyRequests, `{}`), "unavailable", []string{"429"}},
 		"cut off":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unavailable", []string{"EOF"}},
-		"unprocessable": {says(http.StatusUnprocessableEntity, `{"error_code": 42202, "message": "The version is not valid"}`), "permanent", []string{"42202", "subject t-value", "register the schema"}},
-		"deleted":       {says(http.StatusNotFound, `{"error_code": 40404, "message": "soft deleted"}`), "permanent", []string{"40404", "subject t-value"}},
+		"unprocessable": {says(http.StatusUnprocessableEntity, `{"error_code": 42202, "message": "The version is not valid"}`), "unavailable", []string{"42202", "subject t-value", "register the schema"}},
+		"no subject":    {says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`), "unavailable", []string{"40401", "subject t-value", "register the schema"}},
+		"deleted":       {says(http.StatusNotFound, `{"error_code": 40404, "message": "soft deleted"}`), "unavailable", []string{"40404", "subject t-value"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,6 +183,75 @@ func TestRegistryFaults(t *testing.T) {
 	}
 }
 
+// TestRegistryRefusesWhatIsOfTheEvent: a part of the schema's name that is made of the event may be wrong for this event alone.
+// What is the same for all events is a fault of the destination.
+func TestRegistryRefusesWhatIsOfTheEvent(t *testing.T) {
+	t.Parallel()
+	const subject, version = "{{ .Event.Type }}", "{{ .Payload.n }}"
+	noSubject := says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`)
+	noVersion := says(http.StatusNotFound, `{"error_code": 40402, "message": "none"}`)
+	denied := says(http.StatusForbidden, `{"error_code": 40301, "message": "no"}`)
+	for name, c := range map[string]struct {
+		cfg    SchemaRegistry
+		answer http.HandlerFunc
+		class  string
+	}{
+		"the event's subject is missing":     {SchemaRegistry{Subject: subject}, noSubject, "unclear-permanent"},
+		"the event's subject is denied":      {SchemaRegistry{Subject: subject}, denied, "unclear-retry"},
+		"no version of the event's subject":  {SchemaRegistry{Subject: subject}, noVersion, "unclear-permanent"},
+		"the event's version is missing":     {SchemaRegistry{Version: version}, noVersion, "unclear-permanent"},
+		"the subject of all is missing":      {SchemaRegistry{Version: version}, noSubject, "unavailable"},
+		"the subject of all is denied":       {SchemaRegistry{Version: version}, denied, "unavailable"},
+		"the version of all is missing":      {SchemaRegistry{Version: "3"}, noVersion, "unavailable"},
+		"a subject by the topic of all":      {SchemaRegistry{}, noSubject, "unavailable"},
+		"a named subject that all have":      {SchemaRegistry{Subject: "orders"}, noSubject, "unavailable"},
+		"a named subject that all may not":   {SchemaRegistry{Subject: "orders"}, denied, "unavailable"},
+		"a subject by the topic of an event": {SchemaRegistry{MessageIndexes: []int{1}}, noSubject, "unclear-permanent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := c.cfg
+			cfg.URL = pretend(t, c.answer).URL
+			h := open(t, fake(t, 1).ListenAddrs(), with(cfg), func(k *Config) {
+				if len(cfg.MessageIndexes) > 0 {
+					k.Topic = `{{ "t" }}`
+				}
+			})
+			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), events(1, 2)), deliverytest.Times(c.class, 2))
+		})
+	}
+}
+
+// TestRefusedSchemaHoldsUpItsAggregate: an unclear refusal is not final, so no event of the aggregate goes before it. Others
+// do, and all do where no order is promised.
+func TestRefusedSchemaHoldsUpItsAggregate(t *testing.T) {
+	t.Parallel()
+	p := pretend(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "bad") {
+			says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`)(w, r)
+			return
+		}
+		says(http.StatusOK, `{"id": 7}`)(w, r)
+	})
+	for name, change := range map[string]func(*Config){
+		"plain": func(*Config) {}, "transactional": func(c *Config) { c.Transactional = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 2)
+			h := open(t, c.ListenAddrs(), change, with(SchemaRegistry{URL: p.URL, Subject: "{{ .Event.Type }}"}))
+			all := events(deliverytest.UpTo(6)...)
+			for i, e := range all {
+				e.AggregateID = fmt.Sprint("k", i%2)
+			}
+			all[2].Type = "bad"
+			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered delivered unclear-permanent delivered unavailable delivered") //nolint:dupword // answers
+			unordered := delivery.WithoutOrder(t.Context())
+			deliverytest.WantClasses(t, h.DeliverBatch(unordered, all[2:]), "unclear-permanent delivered delivered delivered") //nolint:dupword // answers
+		})
+	}
+}
+
 // TestRegistryThatHangs: the call ends with its context, whose end is no fault of the registry, or else with
 // delivery_timeout.
 func TestRegistryThatHangs(t *testing.T) {
@@ -210,12 +281,11 @@ func TestRegistryFaultWithExactlyOnce(t *testing.T) {
 	wantReopen(t, h.DeliverBatch(t.Context(), events(1, 2)))
 	p.become(says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
 	begin(t, h, "")
-	for _, err := range h.DeliverBatch(t.Context(), events(1)) {
-		deliverytest.WantClass(t, err, "permanent")
-	}
+	wantReopen(t, h.DeliverBatch(t.Context(), events(1)))
 	p.become(says(http.StatusOK, `{"id": 7}`))
-	deliverytest.Deliver(t, h, events(2))
-	begin(t, h, "2")
+	begin(t, h, "")
+	deliverytest.Deliver(t, h, events(1))
+	begin(t, h, "1")
 }
 
 // TestLatestIsAskedForAgain: once a minute, and a numbered version never.
@@ -258,9 +328,9 @@ func TestLatestIsAskedForAgain(t *testing.T) {
 func TestMissingSchemaIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	p := pretend(t, says(http.StatusNotFound, `{"error_code": 40401, "message": "none"}`))
-	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: p.URL}))
+	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: p.URL, Subject: "{{ .Event.Type }}"}))
 	for _, err := range h.DeliverBatch(t.Context(), events(deliverytest.UpTo(50)...)) {
-		deliverytest.WantClass(t, err, "permanent")
+		deliverytest.WantClass(t, err, "unclear-permanent")
 	}
 	if got := p.requests(); len(got) != 1 {
 		t.Errorf("%d requests", len(got))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -154,25 +155,62 @@ func (s *subjects) fixed(topic string) schemaRef {
 // headerFunc returns the bytes before the payload of a record with a schema.
 type headerFunc func(schemaRef) ([]byte, error)
 
-// headers returns the headerFunc of a batch, nil without a registry. A schema that the registry does not
-// have is asked for once.
+// ofEvent reports which parts of the schema's name are made of the event.
+func (s *subjects) ofEvent(fixedTopic string) (subject, version bool) {
+	subject = fixedTopic == ""
+	if s.subject != nil {
+		_, constant := s.subject.Constant()
+		subject = !constant
+	}
+	_, constant := s.version.Constant()
+	return subject, !constant
+}
+
+// refused returns the error of an event whose schema the registry refuses. The refusal of a name that all events share is a
+// fault of the destination.
+func (s *subjects) refused(err error, fixedTopic string) error {
+	said, ok := errors.AsType[*refusal](err)
+	if !ok {
+		return err
+	}
+
+	subject, version := s.ofEvent(fixedTopic)
+	isOwn := subject || version && !said.ofSubject()
+	switch {
+	case said.ofSchema() && isOwn:
+		return &eventError{err, outcome.Unclear, noSchema + ", and replay the event"}
+	case said.status == http.StatusForbidden && subject:
+		_, cure := registryStatuses().Find(false, said.status)
+		return &eventError{err, outcome.UnclearRetry, cure}
+	default:
+		return err
+	}
+}
+
+// headers returns the headerFunc of a batch, nil without a registry. A schema that the registry refuses is asked for once.
 func (b *batch) headers() headerFunc {
 	if b.h.registry == nil {
 		return nil
 	}
-	missing := make(map[schemaRef]error)
+	refused := make(map[schemaRef]error)
 	return func(ref schemaRef) ([]byte, error) {
-		if err := missing[ref]; err != nil {
+		if err := refused[ref]; err != nil {
 			return nil, err
 		}
+
 		header, err := b.h.registry.header(b.ctx, ref)
-		switch {
-		case outcome.IsContent(err):
-			missing[ref] = err
-		case err != nil && b.ctx.Err() != nil && !errors.Is(context.Cause(b.ctx), errTimeout):
-			err = errUndecided // the call was given up
+		if err == nil {
+			return header, nil
 		}
-		return header, err
+		if b.ctx.Err() != nil && !errors.Is(context.Cause(b.ctx), errTimeout) {
+			return nil, errUndecided // the call was given up
+		}
+
+		err = b.h.encoder.schemas.refused(err, b.h.encoder.fixedTopic)
+		if is[*eventError](err) {
+			refused[ref] = err
+		}
+		return nil, err
 	}
 }
 

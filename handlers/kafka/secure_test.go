@@ -96,7 +96,7 @@ func TestSecured(t *testing.T) {
 		h := open(t, []string{s.SecureAddr()}, to("later"), func(cfg *Config) { cfg.TLS, cfg.SASL = trusting, ann(SASLSCRAM256) })
 		deliverytest.WantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
 		allow(t, plain, "ann", "later")
-		settle(t, h, events(1)[0]) // the broker hears of it from its controller
+		settle(t, h, events(1)[0], "unavailable") // the broker hears of it from its controller
 	})
 	t.Run("transactions are not allowed", func(t *testing.T) {
 		t.Parallel()

@@ -2,13 +2,8 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"math"
-	"slices"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // transact writes records in a transaction: all of them, or none. If the
@@ -37,18 +32,17 @@ func (p *producer) transact(b *batch, todo []int) {
 	}
 	p.abort(b, reason)
 	others := reason // of a record: it is tried again without the record
-	// A broker that refuses a topic to a transaction refuses all of it, with the same error: whose topic it is does
-	// not show.
-	blind := b.ownTopic(reason) && p.topics(todo) > 1 &&
-		!slices.ContainsFunc(todo, func(i int) bool { return !errors.Is(b.errs[i], kerr.TopicAuthorizationFailed) })
-	if blind {
+	isBlind := isBlind(b, todo)
+	if isBlind {
 		p.close() // the next client asks for the rights to all topics
+	} else {
+		b.h.refused.noteFailed(b, todo)
 	}
 	if b.ownTopic(reason) {
 		others = &spoiltError{reason}
 	}
 	for _, i := range todo {
-		if b.errs[i] == nil || blind {
+		if b.errs[i] == nil || isBlind {
 			b.fail(i, others)
 		}
 	}
@@ -68,50 +62,6 @@ func (p *producer) topics(todo []int) int {
 		names[p.records[i].Topic] = true
 	}
 	return len(names)
-}
-
-// permitted fails the records of topics that this user may not write, where topics depend on the event, and returns
-// the others: in a transaction such a record would fail all. It asks for topics that the client has not written yet.
-// A broker that does not tell is taken to permit.
-func (p *producer) permitted(b *batch, todo []int) []int {
-	if b.h.encoder.fixedTopic != "" {
-		return todo
-	}
-	request := kmsg.NewPtrMetadataRequest()
-	request.IncludeTopicAuthorizedOperations, request.AllowAutoTopicCreation = true, false
-	asked := make(map[string]bool)
-	for _, i := range todo {
-		if name := p.records[i].Topic; !p.known[name] && !asked[name] {
-			asked[name] = true
-			topic := kmsg.NewMetadataRequestTopic()
-			topic.Topic = new(name)
-			request.Topics = append(request.Topics, topic)
-		}
-	}
-	if len(asked) == 0 {
-		return todo
-	}
-	answer, err := request.RequestWith(b.ctx, p.client)
-	if err != nil {
-		return todo // the error shows when the records are sent
-	}
-	clear(asked)
-	for _, topic := range answer.Topics {
-		const write = 1 << kmsg.ACLOperationWrite
-		mute := topic.AuthorizedOperations == math.MinInt32
-		if topic.Topic != nil && (topic.ErrorCode == kerr.TopicAuthorizationFailed.Code || topic.ErrorCode == 0 && !mute && topic.AuthorizedOperations&write == 0) {
-			asked[*topic.Topic] = true
-		}
-	}
-	left := make([]int, 0, len(todo))
-	for _, i := range todo {
-		if asked[p.records[i].Topic] {
-			b.fail(i, kerr.TopicAuthorizationFailed)
-			continue
-		}
-		left = append(left, i)
-	}
-	return left
 }
 
 // abort ends the transaction that reason has spoilt.

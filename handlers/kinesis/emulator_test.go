@@ -113,7 +113,7 @@ func TestConformance(t *testing.T) {
 				Provoke: deliverytest.Once(New, cfg, awstest.Event(1, `{}`), func(c *Config) { c.Stream = s.arn + "-nowhere" }),
 			},
 			{
-				Name: "too large for the stream", Class: delivery.ClassEvent, Permanent: true, Text: "less than or equal to 1048576",
+				Name: "too large for the stream", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "less than or equal to 1048576",
 				Provoke: deliverytest.Once(New, cfg, big(1)),
 			},
 			{

@@ -50,25 +50,25 @@ func newEncoder(cfg Config) (*encoder, error) {
 
 // encode makes the record for an event. Its errors are about the event: another
 // attempt would end the same way.
-func (e *encoder) encode(ev *delivery.Event) (types.PutRecordsRequestEntry, awsapi.Entry, error) {
+func (e *encoder) encode(ev *delivery.Event) (types.PutRecordsRequestEntry, int, error) {
 	var in types.PutRecordsRequestEntry
 	m := e.message.Encode(ev)
 	if err := e.message.Render(&m, ev, nil); err != nil {
-		return in, awsapi.Entry{}, err
+		return in, 0, err
 	}
 	if len(m.Body) == 0 {
-		return in, awsapi.Entry{}, errors.New("the record is empty: Kinesis requires a byte at least")
+		return in, 0, errors.New("the record is empty: Kinesis requires a byte at least")
 	}
 	key, err := e.keyOf(ev)
 	if err != nil {
-		return in, awsapi.Entry{}, err
+		return in, 0, err
 	}
 	size := len(m.Body) + len(key)
 	if size > maxRecord {
-		return in, awsapi.Entry{}, fmt.Errorf("the record has %d bytes with its key: Kinesis takes %d", size, maxRecord)
+		return in, 0, fmt.Errorf("the record has %d bytes with its key: Kinesis takes %d", size, maxRecord)
 	}
 	in.Data, in.PartitionKey = m.Body, aws.String(key)
-	return in, awsapi.Entry{Size: size, Line: key}, nil
+	return in, size, nil
 }
 
 func (e *encoder) keyOf(ev *delivery.Event) (string, error) {

@@ -66,7 +66,9 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 // DeliverBatch puts a record for each event, in requests of up to 500 records
 // and 5 MiB, one after the other. What an error means:
 //
-//   - [delivery.Permanent]: the record is too large, or is refused by Kinesis for its content.
+//   - [delivery.Permanent]: the record is too large.
+//   - [delivery.Unclear]: Kinesis refuses an argument, or the whole request for a reason that is not known here: every record
+//     may be refused alike.
 //   - [delivery.Unavailable]: Kinesis cannot be reached, does not answer in time,
 //     or denies access to the stream or its key; or the stream does not exist.
 //   - [delivery.Throttled]: a shard, or KMS behind the stream, takes no more at the moment.
@@ -74,8 +76,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //     internal error with this one, or a reason that is not known here.
 //   - ctx's cause, if ctx was done first.
 //
-// An event whose partition key has failed in an earlier request is not sent: it gets the same
-// error, so that it does not overtake. Within one request Kinesis keeps no order.
+// Kinesis may store a record behind one that it refuses, also one with the same key.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	return h.sender.Deliver(ctx, events)
 }

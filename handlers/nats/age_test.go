@@ -8,7 +8,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
+
+// TestCheckLeavesItsConnection: an old connection that Check has used ends with its last delivery.
+func TestCheckLeavesItsConnection(t *testing.T) {
+	t.Parallel()
+	place := testenv.NATS(t)
+	_, js := client(t, place.URL)
+	newStream(t, js, jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}})
+	h := open(t, place.URL, to(place.Name))
+	if err := h.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checked := h.link
+	h.age = 0
+	deliverytest.Deliver(t, h, events(1))
+	testenv.Receive(t, patience, "the end of the old connection", checked.gone)
+}
 
 // TestConnectionsHaveAnAge: a connection that is always in use is replaced, and no delivery notices.
 func TestConnectionsHaveAnAge(t *testing.T) {

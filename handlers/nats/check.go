@@ -16,10 +16,11 @@ func (h *Handler) Check(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, h.cfg.Within())
 	defer cancel()
 	l, err := h.connect(within)
-	if err == nil {
-		err = l.conn.FlushWithContext(within)
-	}
 	if err != nil {
+		return h.answer(ctx, err)
+	}
+	defer l.users.Done()
+	if err := l.conn.FlushWithContext(within); err != nil {
 		return h.answer(ctx, err)
 	}
 	if h.cfg.Mode == ModeCore {

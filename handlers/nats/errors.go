@@ -54,14 +54,14 @@ func isReply(err error) bool {
 // limits.
 const perSubject jetstream.ErrorCode = 1
 
-// codes is the table of JetStream's codes. Own is for a subject made of the event. A code that is not in it is a fault of
-// the server.
+// codes is the table of JetStream's codes. Own is for a subject made of the event: the template, or the account, may be wrong
+// for every event. A code that is not in it is a fault of the server.
 func codes() outcome.Table[jetstream.ErrorCode] {
 	return outcome.Table[jetstream.ErrorCode]{
 		{Codes: []jetstream.ErrorCode{jetstream.JSErrCodeStreamMessageExceedsMaximum}, Class: outcome.Permanent, Cure: "raise max_msg_size of the stream"},
 		{Codes: []jetstream.ErrorCode{codeHeaderTooLarge}, Class: outcome.Permanent},
-		{Codes: []jetstream.ErrorCode{codeNotMatch}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "another stream takes the subject: check stream and subject"},
-		{Codes: []jetstream.ErrorCode{perSubject}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: fullCure},
+		{Codes: []jetstream.ErrorCode{codeNotMatch}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "another stream takes the subject: check stream and subject"},
+		{Codes: []jetstream.ErrorCode{perSubject}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: fullCure},
 		{Codes: []jetstream.ErrorCode{codeStoreFailed}, Class: outcome.Unavailable, Cure: fullCure},
 		{
 			Codes: []jetstream.ErrorCode{codeAccountResources, codeInsufficientResources, codeStorageExceeded, codeMemoryExceeded},
@@ -83,7 +83,7 @@ func (h *Handler) causes() outcome.Table[error] {
 	return outcome.Table[error]{
 		{Codes: []error{natsgo.ErrMaxPayload}, Class: outcome.Permanent, Cure: "raise max_payload of the server"},
 		{Codes: []error{natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg}, Class: outcome.Permanent},
-		{Codes: []error{errNoStream}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: noStream},
+		{Codes: []error{errNoStream}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: noStream},
 		{Codes: []error{jetstream.ErrNoStreamResponse}, Class: outcome.Unavailable, Cure: noStream},
 		{
 			Codes: []error{natsgo.ErrAuthorization, natsgo.ErrAuthExpired, natsgo.ErrAuthRevoked, natsgo.ErrAccountAuthExpired},
@@ -108,7 +108,7 @@ func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
 	case errors.Is(err, natsgo.ErrPermissionViolation):
 		class, cure = outcome.Unavailable, "allow the user to publish there, and to subscribe to _INBOX.>"
 		if own && refusedSubject(err) != "" { // the forbidden subject may be the one for the answer to a request
-			class = outcome.Retry
+			class = outcome.UnclearRetry
 		}
 		return class, cure
 	}

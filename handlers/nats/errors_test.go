@@ -74,6 +74,7 @@ func cases(t *testing.T, js jetstream.JetStream, with func(testing.TB, ...func(*
 	for _, f := range faults() {
 		all = append(all, handlertest.Case{
 			Name: f.name, Class: f.class, Permanent: f.permanent, Text: f.text,
+			Unclear: f.class == delivery.ClassEvent && !f.permanent, // a place that is made of the event
 			Provoke: func(tb testing.TB) error {
 				tb.Helper()
 				change := f.change

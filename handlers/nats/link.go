@@ -12,13 +12,13 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
@@ -104,7 +104,7 @@ type link struct {
 	stream jetstream.JetStream
 	gone   chan struct{} // closed when the connection is
 	born   time.Time
-	failed atomic.Bool    // the destination has failed on it
+	record *idle.Record
 	users  sync.WaitGroup // batches; a new one begins only while the handler has the link
 
 	mu      sync.Mutex
@@ -118,7 +118,10 @@ func (h *Handler) dial(ctx context.Context) (*link, error) {
 	defer cancel(nil)
 	stop := context.AfterFunc(h.closing, func() { cancel(outcome.ErrClosed) }) //nolint:contextcheck // either context ends it
 	defer stop()
-	l := &link{born: time.Now(), gone: make(chan struct{}), refused: make(map[string]error), changed: make(chan struct{})}
+	l := &link{
+		born: time.Now(), record: idle.NewRecord(),
+		gone: make(chan struct{}), refused: make(map[string]error), changed: make(chan struct{}),
+	}
 	d := &dialer{ctx: ctx, timeout: h.cfg.ConnectTimeout}
 	options := append([]natsgo.Option{
 		natsgo.SetCustomDialer(d),

@@ -16,14 +16,14 @@
 // from being stored where the first was not. Batches that are delivered at the
 // same time have no order; a destination that needs one has a concurrency of 1.
 //
-// There is one connection. After a loss the next delivery makes a new one, and
-// returns the error if it cannot; the library's reconnection is off, because it
-// hides the error, and would hold back messages.
+// There is one connection. After a loss, or a refusal that another server may not
+// give, the next delivery makes a new one, and returns the error if it cannot; the
+// library's reconnection is off, because it hides the error, and would hold back
+// messages.
 package nats
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +90,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //   - [delivery.Unavailable]: no server can be reached, or takes our credentials,
 //     or acknowledges in time; or the stream is full, missing, or closed to
 //     this user. The error names the cure.
-//   - any other: no stream takes the subject that was made of this event, or this
+//   - [delivery.Unclear]: no stream takes the subject that was made of this event, or this
 //     user may not publish to it.
 //   - ctx's cause, if ctx was done first. Events that were under way may be stored
 //     all the same; the stream then drops the copies.
@@ -111,7 +111,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	if len(todo) == 0 {
 		return b.answers(ctx)
 	}
-	l, err := h.connect(ctx)
+	l, err := h.connect(ctx, events...)
 	if err != nil {
 		b.failAll(todo, err)
 		return b.answers(ctx)
@@ -123,9 +123,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		b.publish(ctx, l, todo)
 	}
 	answers := b.answers(ctx)
-	if slices.ContainsFunc(answers, delivery.IsUnavailable) {
-		l.failed.Store(true)
-	}
+	l.record.Learn(answers)
 	return answers
 }
 
@@ -143,9 +141,9 @@ func (h *Handler) Close() error {
 	return nil
 }
 
-// connect returns the connection. It makes a new one if the handler has no connection, or an old one. The
-// caller becomes a user of the connection.
-func (h *Handler) connect(ctx context.Context) (*link, error) {
+// connect returns a connection for events. It makes a new one if the handler has no connection, or an old one, or one that
+// must not serve these events. The caller becomes a user of the connection.
+func (h *Handler) connect(ctx context.Context, events ...*delivery.Event) (*link, error) {
 	select {
 	case h.dialing <- struct{}{}:
 		defer func() { <-h.dialing }()
@@ -154,7 +152,7 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	case <-h.closing.Done():
 		return nil, outcome.ErrClosed
 	}
-	if l := h.young(); l != nil {
+	if l := h.fit(events); l != nil {
 		return l, nil
 	}
 	if h.closing.Err() != nil {
@@ -178,16 +176,16 @@ func (h *Handler) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// young returns the connection for another user. It returns nil without a connection, or if the connection is old
-// or suspected of a fault. An old or suspected connection closes when its users are done.
-func (h *Handler) young() *link {
+// fit returns the connection for another user. It returns nil without a connection, or if the connection is old, or must
+// not serve the events. Such a connection closes when its users are done.
+func (h *Handler) fit(events []*delivery.Event) *link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.link
 	switch {
 	case l == nil || l.isClosed():
 		return nil
-	case time.Since(l.born) > h.age || l.failed.Load():
+	case time.Since(l.born) > h.age || !l.record.Serves(events):
 		h.link = nil
 		go func() {
 			stop := context.AfterFunc(h.closing, l.close)

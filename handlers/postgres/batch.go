@@ -24,6 +24,9 @@ const (
 // times the memory.
 const maxStatement = 16 << 20
 
+// aggregate is the unit of order.
+type aggregate struct{ kind, id string }
+
 // batch is one call of DeliverBatch.
 type batch struct {
 	h      *Handler
@@ -31,13 +34,24 @@ type batch struct {
 	events []*delivery.Event
 	errs   []error   // by event; nil while nothing has failed
 	until  time.Time // no statement is tried again after this
+
+	held map[aggregate]bool // an event of these has failed and may be written later
 }
 
-func (b *batch) fail(from int, err error) {
+func (b *batch) fail(i int, err error) {
 	if b.errs == nil {
 		b.errs = make([]error, len(b.events))
 	}
-	b.errs[from] = err
+	b.errs[i] = err
+}
+
+// failRest fails the event with the index from, and those behind it that have no error yet.
+func (b *batch) failRest(from int, err error) {
+	for i := from; i < len(b.events); i++ {
+		if b.errs == nil || b.errs[i] == nil {
+			b.fail(i, err)
+		}
+	}
 }
 
 // run writes all events, in lots that are not too large. After a failure that is not one event's it stops,
@@ -45,15 +59,15 @@ func (b *batch) fail(from int, err error) {
 func (b *batch) run(ctx context.Context) {
 	b.until = time.Now().Add(b.h.cfg.RequestTimeout)
 	for from := 0; from < len(b.events); {
+		var lot []int
 		to, n := from, 0
 		for to < len(b.events) && (to == from || n+size(b.events[to]) <= maxStatement) {
 			n += size(b.events[to])
+			lot = append(lot, to)
 			to++
 		}
-		if failed, err := b.write(ctx, from, to); err != nil {
-			for i := failed; i < len(b.events); i++ {
-				b.fail(i, err)
-			}
+		if failed, err := b.write(ctx, lot); err != nil {
+			b.failRest(failed, err)
 			return
 		}
 		from = to
@@ -69,50 +83,97 @@ func size(e *delivery.Event) int {
 	return n
 }
 
-// write writes the events from one to before another, each or in halves if the database refuses the content
-// of a row, or a row for another transaction's sake: it refuses all of a statement together. The error is not
+// unit returns the unit of order of an event, and false if it is in none.
+func (b *batch) unit(ctx context.Context, e *delivery.Event) (aggregate, bool) {
+	if delivery.TotalOrder(ctx) {
+		return aggregate{id: "all"}, true
+	}
+	isOrdered := e.AggregateID != "" && !delivery.Unordered(ctx)
+	return aggregate{e.AggregateType, e.AggregateID}, isOrdered
+}
+
+// free returns those of a lot that wait for no earlier event. It fails the others, and counts no attempt for them.
+func (b *batch) free(ctx context.Context, lot []int) []int {
+	if len(b.held) == 0 {
+		return lot
+	}
+	free := make([]int, 0, len(lot))
+	for _, i := range lot {
+		a, isOrdered := b.unit(ctx, b.events[i])
+		if isOrdered && b.held[a] {
+			b.fail(i, delivery.Throttled(0, b.h.out.Line(outcome.Failure{Text: "an earlier event of the aggregate has failed"})))
+			continue
+		}
+		free = append(free, i)
+	}
+	return free
+}
+
+// refuse records that the database has refused the row of an event.
+func (b *batch) refuse(ctx context.Context, i int, err error) {
+	b.fail(i, err)
+	a, isOrdered := b.unit(ctx, b.events[i])
+	if !isOrdered || delivery.IsPermanent(err) {
+		return
+	}
+	if b.held == nil {
+		b.held = make(map[aggregate]bool)
+	}
+	b.held[a] = true
+}
+
+// write writes the events with the given indexes: together, or in halves if the database refuses a row for its content,
+// or for another transaction's sake. It refuses all of a statement together. The error is not
 // about one event; those before failed are answered.
-func (b *batch) write(ctx context.Context, from, to int) (failed int, err error) {
+func (b *batch) write(ctx context.Context, lot []int) (failed int, err error) {
+	lot = b.free(ctx, lot)
+	if len(lot) == 0 {
+		return 0, nil
+	}
 	tries := triesTogether
-	if to-from == 1 {
+	if len(lot) == 1 {
 		tries = triesAlone
 	}
 	conflict := false
 	for ; tries > 0; tries-- {
-		err = b.insert(ctx, from, to)
+		err = b.insert(ctx, lot)
 		if conflict = errors.Is(err, errConflict) && time.Now().Before(b.until); !conflict {
 			break
 		}
 	}
+
+	isAboutRow := delivery.IsPermanent(err) || delivery.IsUnclear(err)
+	alone := len(lot) == 1
 	switch {
 	case err == nil:
-		return to, nil
-	case !delivery.IsPermanent(err) && (!conflict || to-from == 1):
-		return from, err
-	case to-from == 1:
-		b.fail(from, err)
-		return to, nil
+		return 0, nil
+	case !isAboutRow && (!conflict || alone):
+		return lot[0], err
+	case alone:
+		b.refuse(ctx, lot[0], err)
+		return 0, nil
 	}
-	mid := from + (to-from+1)/2
-	if failed, err = b.write(ctx, from, mid); err != nil {
+
+	mid := (len(lot) + 1) / 2
+	if failed, err = b.write(ctx, lot[:mid]); err != nil {
 		return failed, err
 	}
-	return b.write(ctx, mid, to)
+	return b.write(ctx, lot[mid:])
 }
 
 // insert writes rows in one statement.
-func (b *batch) insert(ctx context.Context, from, to int) error {
+func (b *batch) insert(ctx context.Context, lot []int) error {
 	within, cancel := outcome.Within(ctx, "request_timeout", b.h.cfg.RequestTimeout)
 	defer cancel()
 	conn, err := b.l.ready(within)
 	if err != nil {
 		return b.h.classify(ctx, within, err)
 	}
-	r := rowsOf(b.events[from:to])
+	r := b.rowsOf(lot)
 	tag, err := conn.Exec(within, b.h.insert, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
 		r.payload, r.payloadBytes, r.contentType, r.headers, r.createdAt)
-	if err == nil && tag.RowsAffected() < int64(to-from) {
-		err = b.compare(within, conn, from, r)
+	if err == nil && tag.RowsAffected() < int64(len(lot)) {
+		err = b.compare(within, conn, lot, r)
 	}
 	if err != nil {
 		b.l.leave(within, err)
@@ -122,7 +183,7 @@ func (b *batch) insert(ctx context.Context, from, to int) error {
 }
 
 // compare fails the events whose key another event has: it would be lost without a word.
-func (b *batch) compare(ctx context.Context, conn *pgx.Conn, from int, r rows) error {
+func (b *batch) compare(ctx context.Context, conn *pgx.Conn, lot []int, r rows) error {
 	found, err := conn.Query(ctx, b.h.others, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.createdAt)
 	if err != nil {
 		return err
@@ -131,7 +192,7 @@ func (b *batch) compare(ctx context.Context, conn *pgx.Conn, from int, r rows) e
 	for _, id := range others {
 		for i, own := range r.dedupeID {
 			if own == id {
-				b.fail(from+i, delivery.Permanent(fmt.Errorf("postgres: another event with the id %s of source %s is in %s: "+
+				b.fail(lot[i], delivery.Permanent(fmt.Errorf("postgres: another event with the id %s of source %s is in %s: "+
 					"two outboxes have this source, or its ids have begun anew (set another source, and replay the event)", id, b.h.cfg.Source, b.h.cfg.name())))
 			}
 		}
@@ -149,9 +210,10 @@ type rows struct {
 	createdAt    []time.Time
 }
 
-func rowsOf(events []*delivery.Event) rows {
+func (b *batch) rowsOf(lot []int) rows {
 	var r rows
-	for _, e := range events {
+	for _, i := range lot {
+		e := b.events[i]
 		r.dedupeID, r.eventID, r.eventType = append(r.dedupeID, e.DedupeID()), append(r.eventID, e.ID), append(r.eventType, e.Type)
 		r.aggregateType, r.aggregateID = append(r.aggregateType, e.AggregateType), append(r.aggregateID, e.AggregateID)
 		text, raw := payloadOf(e)

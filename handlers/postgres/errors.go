@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -29,22 +30,50 @@ func codes() outcome.Table[string] {
 		{Codes: []string{"42501"}, Class: outcome.Unavailable, Cure: "grant INSERT and SELECT on the table and USAGE on its schema"},
 		{Codes: []string{"40001", "40P01"}, Class: outcome.Unavailable, Cure: "look for transactions that lock rows of the table, or what its triggers use, in another order"},
 		{Codes: []string{stateReadOnly}, Class: outcome.Unavailable, Cure: "url must lead to the primary: name all hosts"},
-		// Bad values, constraints, a row that is too large, and errors raised by a
-		// trigger.
-		{Codes: []string{"22", "23", "54", "P0"}, Class: outcome.Permanent},
+		{Codes: []string{noPartition}, Class: outcome.UnclearRetry, Cure: "create the partition"},
+		{Codes: []string{rowSecurity}, Class: outcome.Unclear, Cure: "look at the policies of the table"},
+		// The value itself: no text in this encoding, no JSON, a row that is too large.
+		{Codes: []string{"22021", "22P05", badJSON, "54"}, Class: outcome.Permanent},
+		// A value, a constraint or a view of the consumer, or an error raised by its trigger: a new constraint, a new
+		// column or a broken trigger refuses every row.
+		{Codes: []string{"22", "23", "44", "P0"}, Class: outcome.Unclear, Cure: "look at the row, and at the constraints and triggers of the table"},
 	}
 }
 
-// lookUp returns the class and the cure of a code.
-func lookUp(code string) (class outcome.Class, cure string) {
+// PostgreSQL has one code for a constraint and for a missing partition, one for a missing right and for a policy of row
+// level security, and one for all values that it cannot read. These stand for the second meaning.
+const (
+	noPartition = "23514 partition"
+	rowSecurity = "42501 row"
+	badJSON     = "22P02 JSON"
+)
+
+// meaning returns the code of an error, or the constant that stands for it. The names of routines are not translated, as the
+// messages are.
+func meaning(err *pgconn.PgError) string {
+	switch {
+	case err.Code == "23514" && err.ConstraintName == "":
+		return noPartition
+	case err.Code == "42501" && err.Routine == "ExecWithCheckOptions":
+		return rowSecurity
+	case err.Code == "22P02" && strings.HasPrefix(err.Routine, "json_"):
+		return badJSON
+	default:
+		return err.Code
+	}
+}
+
+// lookUp returns the class and the cure of an error.
+func lookUp(err *pgconn.PgError) (class outcome.Class, cure string) {
+	code := meaning(err)
 	class, cure = codes().Find(false, code, code[:min(2, len(code))])
 	return cmp.Or(class, outcome.Unavailable), cure
 }
 
-// isContent reports whether the database refuses a row for its content.
-func isContent(code string) bool {
-	class, _ := lookUp(code)
-	return class == outcome.Permanent
+// isAboutRow reports whether the database refuses a row, and would take others of the statement.
+func isAboutRow(err *pgconn.PgError) bool {
+	class, _ := lookUp(err)
+	return class.MayBeEvents()
 }
 
 // classify turns the error of a statement into the error of Deliver. ctx is the context of the delivery, and
@@ -54,7 +83,7 @@ func (h *Handler) classify(ctx, within context.Context, err error) error {
 	if !ok || ctx.Err() != nil {
 		return h.out.NoAnswer(ctx, within, "maybe written", err)
 	}
-	class, cure := lookUp(server.Code)
+	class, cure := lookUp(server)
 	// The detail is left out: it repeats the row.
 	f := outcome.Failure{Text: fmt.Sprintf("%s (SQLSTATE %s)", server.Message, server.Code), Cure: cure}
 	if server.Code == "40001" || server.Code == "40P01" {

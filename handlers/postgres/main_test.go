@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -17,28 +18,28 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience bounds waiting for something that is to happen; no test expects it to run out.
 const patience = time.Minute
 
-func execute(tb testing.TB, url string, statements ...string) {
+func execute(tb testing.TB, dsn string, statements ...string) {
 	tb.Helper()
-	conn := testdb.Connect(tb, url)
+	conn := testdb.Connect(tb, dsn)
 	for _, s := range statements {
 		testdb.Exec(tb, conn, s)
 	}
 }
 
 // inbox makes a database with the table, and a column with the order of arrival.
-func inbox(tb testing.TB, statements ...string) (url string) {
+func inbox(tb testing.TB, statements ...string) (dsn string) {
 	tb.Helper()
-	url = testenv.Database(tb)
-	execute(tb, url, append([]string{Schema(Config{}), arrival}, statements...)...)
-	return url
+	dsn = testenv.Database(tb)
+	execute(tb, dsn, append([]string{Schema(Config{}), arrival}, statements...)...)
+	return dsn
 }
 
 const arrival = `ALTER TABLE received_events ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY`
 
 // open makes a handler and closes it after the test.
-func open(tb testing.TB, url string, changes ...func(*Config)) *Handler {
+func open(tb testing.TB, dsn string, changes ...func(*Config)) *Handler {
 	tb.Helper()
-	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: handlers.NewSecret(url), Source: "shop", RequestTimeout: patience}, changes...))
+	return deliverytest.Open(tb, New, deliverytest.Changed(Config{URL: handlers.NewSecret(dsn), Source: "shop", RequestTimeout: patience}, changes...))
 }
 
 func events(n int) []*delivery.Event {
@@ -54,18 +55,26 @@ func events(n int) []*delivery.Event {
 }
 
 // ids returns the ids in the table in the order of arrival.
-func ids(tb testing.TB, url string) []int64 {
+func ids(tb testing.TB, dsn string) []int64 {
 	tb.Helper()
-	return testdb.List[int64](tb, testdb.Connect(tb, url), `SELECT event_id FROM received_events ORDER BY n`)
+	return testdb.List[int64](tb, testdb.Connect(tb, dsn), `SELECT event_id FROM received_events ORDER BY n`)
 }
 
 // arrivedAs returns payload and content type of the row of an event.
-func arrivedAs(tb testing.TB, url string, id int64) (payload []byte, contentType string) {
+func arrivedAs(tb testing.TB, dsn string, id int64) (payload []byte, contentType string) {
 	tb.Helper()
-	err := testdb.Connect(tb, url).QueryRow(tb.Context(), `SELECT coalesce(payload_bytes, convert_to(payload::text, 'UTF8')), coalesce(content_type, 'application/json')
+	err := testdb.Connect(tb, dsn).QueryRow(tb.Context(), `SELECT coalesce(payload_bytes, convert_to(payload::text, 'UTF8')), coalesce(content_type, 'application/json')
 FROM received_events WHERE event_id = $1`, id).Scan(&payload, &contentType)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return payload, contentType
+}
+
+// asRole returns the URL of a database for another role.
+func asRole(tb testing.TB, raw, role string) string {
+	tb.Helper()
+	u := mustParse(tb, raw)
+	u.User = url.User(role)
+	return u.String()
 }

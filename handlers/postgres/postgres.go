@@ -64,8 +64,10 @@ func (*Handler) KeepsOrder() bool { return true }
 // whose row is there is delivered. A statement that fails to serialize, or in a deadlock, is tried again at
 // once, a few times and in halves, for at most RequestTimeout. What an error means:
 //
-//   - [delivery.Permanent]: the database refuses this row for its content, or has another event under
+//   - [delivery.Permanent]: the payload is not what PostgreSQL can store, or the table has another event under
 //     the same key.
+//   - [delivery.Unclear]: a constraint, a policy, a trigger or a missing partition of the table refuses this row,
+//     perhaps as it refuses every one.
 //   - [delivery.Unavailable]: the database does not answer in time, or not at all; it refuses the
 //     credentials, the statement or the table; or it has no room.
 //   - ctx's cause, if ctx was done first. The rows may be written all the same.
@@ -78,8 +80,14 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		return slices.Repeat([]error{h.out.Closed()}, len(events))
 	}
 	defer h.release(ctx, l)
+	if l.conn != nil && !l.record.Serves(events) {
+		l.close(ctx)
+	}
 	b := batch{h: h, l: l, events: events}
 	b.run(ctx)
+	if l.conn != nil {
+		l.record.Learn(b.errs)
+	}
 	return b.errs
 }
 
@@ -100,9 +108,10 @@ func (h *Handler) release(ctx context.Context, l *link) {
 
 // link is a connection that is made when it is needed. It serves one batch at a time.
 type link struct {
-	h    *Handler
-	conn *pgx.Conn // nil before the first use, and after a fault
-	born time.Time
+	h      *Handler
+	conn   *pgx.Conn // nil before the first use, and after a fault
+	born   time.Time
+	record *idle.Record // of conn
 }
 
 // ready returns the connection, a new one where the last one is not usable.
@@ -115,8 +124,8 @@ func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.conn, l.born = conn, time.Now()
-		if err := session.SetDirect(ctx, conn); err != nil {
+		l.conn, l.born, l.record = conn, time.Now(), idle.NewRecord()
+		if err := session.SetForeign(ctx, conn); err != nil {
 			l.close(ctx)
 			return nil, err
 		}
@@ -138,7 +147,7 @@ func (l *link) close(ctx context.Context) {
 // connection, perhaps to another server.
 func (l *link) leave(ctx context.Context, err error) {
 	server, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || !isContent(server.Code) || server.Severity == "FATAL" {
+	if !ok || !isAboutRow(server) || server.Severity == "FATAL" {
 		l.close(ctx)
 	}
 }

@@ -120,6 +120,73 @@ func TestPoisonedRows(t *testing.T) {
 	})
 }
 
+// TestRefusedRows: whatever refuses rows of a batch, which every row may meet, the others are written, and in an order none
+// behind a refused one of its aggregate.
+func TestRefusedRows(t *testing.T) {
+	t.Parallel()
+	url := inbox(t, `CREATE TABLE journal (event_id bigint) PARTITION BY LIST (event_id)`,
+		`CREATE FUNCTION journal() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF NEW.headers ->> 'fate' = 'partition' THEN INSERT INTO journal VALUES (NEW.event_id); END IF;
+			IF NEW.headers ->> 'fate' = 'raised' THEN RAISE 'not this one'; END IF;
+			RETURN NEW; END $$`,
+		`CREATE TRIGGER journal BEFORE INSERT ON received_events FOR EACH ROW EXECUTE FUNCTION journal()`,
+		`ALTER TABLE received_events ADD CHECK (headers ->> 'fate' <> 'constraint'), ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY`,
+		`CREATE POLICY fate ON received_events WITH CHECK (headers ->> 'fate' <> 'policy')`, `CREATE POLICY shown ON received_events FOR SELECT USING (true)`)
+	conn := testdb.Connect(t, url)
+	writer := testdb.One[string](t, conn, `SELECT current_database()`) // a superuser meets no policy
+	execute(t, url, `CREATE ROLE `+writer+` LOGIN`, `GRANT ALL ON received_events, journal TO `+writer)
+	h := open(t, asRole(t, url, writer))
+	classes := map[string]string{
+		"none": "delivered", "JSON": "permanent",
+		"partition": "unclear-retry", "policy": "unclear-permanent", "constraint": "unclear-permanent", "raised": "unclear-permanent",
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		if _, err := conn.Exec(t.Context(), `TRUNCATE received_events`); err != nil {
+			r.Fatal(err)
+		}
+		ctx, order := t.Context(), rapid.SampledFrom([]string{"aggregate", "total", "none"}).Draw(r, "order")
+		switch order {
+		case "total":
+			ctx = delivery.WithTotalOrder(ctx)
+		case "none":
+			ctx = delivery.WithoutOrder(ctx)
+		}
+		all := events(rapid.IntRange(1, 40).Draw(r, "events"))
+		for _, e := range all {
+			fate := rapid.SampledFrom([]string{"none", "none", "none", "none", "JSON", "partition", "policy", "constraint", "raised"}).Draw(r, "fate")
+			e.Headers = map[string]string{"fate": fate}
+			if fate == "JSON" {
+				e.Payload = []byte(`{"n": `)
+			}
+		}
+		errs := h.DeliverBatch(ctx, all)
+
+		var rows []int64
+		held := make(map[string]bool)
+		for i, e := range all {
+			unit := map[string]string{"aggregate": e.AggregateID, "total": "all", "none": fmt.Sprint(e.ID)}[order]
+			want := classes[e.Headers["fate"]]
+			if held[unit] {
+				want = "throttled"
+			}
+			var got error
+			if errs != nil {
+				got = errs[i]
+			}
+			if deliverytest.Class(got) != want {
+				r.Fatalf("event %d is %s, want %s: %v", e.ID, deliverytest.Class(got), want, errs)
+			}
+			held[unit] = held[unit] || strings.HasPrefix(want, "unclear")
+			if want == "delivered" {
+				rows = append(rows, e.ID)
+			}
+		}
+		if got := testdb.List[int64](t, conn, `SELECT event_id FROM received_events ORDER BY n`); !slices.Equal(got, rows) {
+			r.Fatalf("rows %v, want %v", got, rows)
+		}
+	})
+}
+
 // TestLargeBatch is written in several statements, and up to where one fails.
 func TestLargeBatch(t *testing.T) {
 	t.Parallel()
@@ -128,7 +195,7 @@ func TestLargeBatch(t *testing.T) {
 	for _, e := range all {
 		e.Payload = fmt.Appendf(nil, `"%s"`, strings.Repeat("x", maxStatement/2))
 	}
-	deliverytest.WantClasses(t, open(t, url).DeliverBatch(t.Context(), all), "delivered delivered delivered permanent delivered delivered") //nolint:dupword // by event
+	deliverytest.WantClasses(t, open(t, url).DeliverBatch(t.Context(), all), "delivered delivered delivered unclear-permanent delivered delivered") //nolint:dupword // by event
 	if got := ids(t, url); !slices.Equal(got, []int64{1, 2, 3, 5, 6}) {
 		t.Errorf("rows %v", got)
 	}

@@ -36,6 +36,10 @@ func TestConformance(t *testing.T) {
 		`CREATE TABLE keyless (LIKE received_events)`, `CREATE TABLE narrow (source text, dedupe_id text)`,
 		`CREATE ROLE stranger LOGIN`, `CREATE ROLE reader LOGIN`, `GRANT ALL ON received_events TO reader`, `ALTER ROLE reader SET default_transaction_read_only = on`,
 		`CREATE TABLE guarded (LIKE received_events INCLUDING ALL)`,
+		`CREATE TABLE parted (LIKE received_events INCLUDING ALL) PARTITION BY LIST (source)`, `ALTER TABLE parted ALTER n DROP IDENTITY`,
+		`CREATE TABLE wider (LIKE received_events INCLUDING ALL)`, `ALTER TABLE wider ADD COLUMN handled boolean NOT NULL`,
+		`CREATE VIEW seen AS SELECT * FROM received_events WHERE source = 'stock' WITH CHECK OPTION`,
+		`CREATE ROLE guest LOGIN`, `GRANT ALL ON received_events TO guest`, `ALTER TABLE received_events ENABLE ROW LEVEL SECURITY`,
 		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not in this table'; END $$`,
 		`CREATE TRIGGER refuse BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	proxy := faultproxy.Start(t, s.Addr())
@@ -84,8 +88,12 @@ func TestConformance(t *testing.T) {
 			{Name: "no such role", Class: destination, Text: "check user and password", Provoke: once(as("nobody", database), ok)},
 			{Name: "no right", Class: destination, Text: "grant INSERT and SELECT", Provoke: once(as("stranger", database), ok)},
 			{Name: "read only", Class: destination, Text: "lead to the primary", Provoke: once(as("reader", database), ok)},
-			{Name: "a constraint", Class: delivery.ClassEvent, Permanent: true, Text: "23514", Provoke: once(func(*Config) {}, refused(1))},
-			{Name: "a trigger", Class: delivery.ClassEvent, Permanent: true, Text: "not in this table", Provoke: once(table("guarded"), ok)},
+			{Name: "a constraint", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "23514", Provoke: once(func(*Config) {}, refused(1))},
+			{Name: "no partition", Class: delivery.ClassEvent, Unclear: true, Text: "create the partition", Provoke: once(table("parted"), ok)},
+			{Name: "a column that must be set", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "23502", Provoke: once(table("wider"), ok)},
+			{Name: "a policy", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "policies of the table", Provoke: once(as("guest", database), ok)},
+			{Name: "a view", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "44000", Provoke: once(table("seen"), ok)},
+			{Name: "a trigger", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "not in this table", Provoke: once(table("guarded"), ok)},
 			{
 				Name: "no JSON", Class: delivery.ClassEvent, Permanent: true, Text: "22P02",
 				Provoke: once(func(*Config) {}, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage(`{`)}),

@@ -66,17 +66,27 @@ func (b *batch) send(ctx context.Context) {
 	}
 }
 
-// group sends the messages of a group in order. After a failure that will be tried again
-// nothing more of it is sent; a dead message is not waited for.
+// group sends the messages of a group in order. Where the group keeps an order, nothing more of
+// it is sent after a message that will be tried again; a dead message is not waited for.
 func (b *batch) group(ctx context.Context, all []int) {
+	ordered := b.isOrdered(ctx, b.entries[all[0]].Key)
 	for len(all) > 0 {
 		n := b.fitting(all)
-		if err := b.request(ctx, all[:n]); err != nil {
+		if err := b.request(ctx, all[:n], ordered); err != nil {
 			b.fail(all[n:], err)
 			return
 		}
 		all = all[n:]
 	}
+}
+
+// isOrdered reports whether the events of a group have an order: they are of one aggregate, or of a total order.
+func (b *batch) isOrdered(ctx context.Context, key string) bool {
+	if delivery.TotalOrder(ctx) {
+		return true
+	}
+	isAggregate := key != "" && b.h.KeepsOrder()
+	return isAggregate && !delivery.Unordered(ctx)
 }
 
 // fitting returns how many of the messages go into one request.
@@ -101,7 +111,7 @@ func (b *batch) fail(rest []int, err error) {
 
 // request sends one request, and records the answer for its messages. It returns an error
 // if messages after them must not be sent.
-func (b *batch) request(ctx context.Context, chunk []int) error {
+func (b *batch) request(ctx context.Context, chunk []int, ordered bool) error {
 	if err := b.stopped(); err != nil {
 		b.fail(chunk, err)
 		return err
@@ -117,15 +127,16 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 		}
 		return err
 	case len(chunk) == 1:
-		b.errs[chunk[0]] = outcome.Alone(err)
-		if delivery.IsPermanent(b.errs[chunk[0]]) {
+		err = outcome.Alone(err)
+		b.errs[chunk[0]] = err
+		if !ordered || delivery.IsPermanent(err) {
 			return nil
 		}
 		return err
 	}
 	// One of them is at fault, and none was taken: the others must not fail with it.
 	for n := range chunk {
-		if err := b.request(ctx, chunk[n:n+1]); err != nil {
+		if err := b.request(ctx, chunk[n:n+1], ordered); err != nil {
 			b.fail(chunk[n+1:], err)
 			return err
 		}

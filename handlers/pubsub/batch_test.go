@@ -158,32 +158,35 @@ func TestTotalOrder(t *testing.T) {
 	all := events(6, "a")
 	all[2].AggregateID, all[4].AggregateID = "b", "b"
 	errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testenv.Within(t, patience)), all)
-	if want := deliverytest.Times("delivered", 3) + " " + deliverytest.Times("retry", 3); deliverytest.Classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
+	if want := deliverytest.Times("delivered", 3) + " " + deliverytest.Times("unclear-retry", 3); deliverytest.Classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
 		t.Errorf("%s\nwant %s; requests %q", deliverytest.Classes(errs), want, got)
 	}
 }
 
-// TestBadOnes: messages that are refused fail alone, and what fails otherwise holds up its own
-// key, or all.
+// TestBadOnes: messages that are refused hold up later ones of their aggregate, where the call has an order, and an outage
+// holds up all.
 func TestBadOnes(t *testing.T) {
 	t.Parallel()
+	third := func(refusal said) func(string, sent) said {
+		return func(ids string, s sent) said {
+			if strings.Contains(ids, "3") {
+				return refusal
+			}
+			return taken(s)
+		}
+	}
+	tooLarge, invalid, unknown := said{status: 413}, problem(400, "INVALID_ARGUMENT", ""), problem(400, "SOMETHING_NEW", "")
 	for name, c := range map[string]struct {
-		answer func(ids string, s sent) said
-		want   string
+		answer    func(ids string, s sent) said
+		unordered bool
+		want      string
 	}{
-		"dead": {func(ids string, s sent) said {
-			if strings.Contains(ids, "3") {
-				return problem(400, "INVALID_ARGUMENT", "")
-			}
-			return taken(s)
-		}, deliverytest.Times("delivered", 2) + " permanent " + deliverytest.Times("delivered", 3)},
-		"tried again": {func(ids string, s sent) said {
-			if strings.Contains(ids, "3") {
-				return problem(400, "SOMETHING_NEW", "")
-			}
-			return taken(s)
-		}, deliverytest.Times("delivered", 2) + " retry delivered retry delivered"},
-		"down": {func(string, sent) said { return problem(503, "UNAVAILABLE", "") }, deliverytest.Times("unavailable", 6)},
+		"dead":               {third(tooLarge), false, deliverytest.Times("delivered", 2) + " permanent " + deliverytest.Times("delivered", 3)},
+		"unclear":            {third(invalid), false, deliverytest.Times("delivered", 2) + " unclear-permanent delivered unclear-permanent delivered"},
+		"unclear, unordered": {third(invalid), true, deliverytest.Times("delivered", 2) + " unclear-permanent " + deliverytest.Times("delivered", 3)},
+		"unknown":            {third(unknown), false, deliverytest.Times("delivered", 2) + " unclear-retry delivered unclear-retry delivered"},
+		"unknown, unordered": {third(unknown), true, deliverytest.Times("delivered", 2) + " unclear-retry " + deliverytest.Times("delivered", 3)},
+		"down":               {func(string, sent) said { return problem(503, "UNAVAILABLE", "") }, true, deliverytest.Times("unavailable", 6)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,7 +197,11 @@ func TestBadOnes(t *testing.T) {
 				}
 				return c.answer(ids, s)
 			})
-			errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(testenv.Within(t, patience), events(6, "a", "b"))
+			ctx := testenv.Within(t, patience)
+			if c.unordered {
+				ctx = delivery.WithoutOrder(ctx)
+			}
+			errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(ctx, events(6, "a", "b"))
 			if got := deliverytest.Classes(errs); got != c.want {
 				t.Errorf("got %s, want %s: %v", got, c.want, errs)
 			}
@@ -256,7 +263,8 @@ func TestNothingOvertakes(t *testing.T) {
 			if total {
 				key = ""
 			}
-			if (errs[i] == nil) != arrived[e.DedupeID()] || errs[i] == nil && blocked[key] {
+			isOrdered := total || key != ""
+			if (errs[i] == nil) != arrived[e.DedupeID()] || errs[i] == nil && isOrdered && blocked[key] {
 				r.Fatalf("event %d: %v, arrived %t, behind a failure %t", i+1, errs[i], arrived[e.DedupeID()], blocked[key])
 			}
 			blocked[key] = blocked[key] || errs[i] != nil && !delivery.IsPermanent(errs[i])

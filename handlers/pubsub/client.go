@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
 
@@ -45,9 +44,7 @@ func newTransport(conf *tls.Config) *http.Transport {
 // that is a success. It is never repeated here: the outbox tries again.
 func (h *Handler) call(ctx context.Context, method, verb string, body []byte) ([]byte, error) {
 	answer, err := h.request(ctx, method, verb, body)
-	if delivery.IsUnavailable(err) {
-		h.transport.Renew()
-	}
+	h.transport.Learn(ctx, err)
 	return answer, err
 }
 

@@ -12,7 +12,8 @@ import (
 // https://cloud.google.com/pubsub/docs/reference/error-codes.
 func codes() outcome.Table[string] {
 	return outcome.Table[string]{
-		{Codes: []string{"INVALID_ARGUMENT", "OUT_OF_RANGE"}, Class: outcome.Permanent},
+		// A schema that was attached to the topic, or a setting of it, may refuse every message.
+		{Codes: []string{"INVALID_ARGUMENT", "OUT_OF_RANGE"}, Class: outcome.Unclear, Cure: "look at the event, and at the topic: its schema, its limits"},
 		{Codes: []string{"NOT_FOUND"}, Class: outcome.Unavailable, Cure: "create the topic, or check project and topic"},
 		{Codes: []string{"PERMISSION_DENIED"}, Class: outcome.Unavailable, Cure: "grant roles/pubsub.publisher on the topic, and check that the API is enabled"},
 		// The token is the cause; the next request has another one.
@@ -24,8 +25,8 @@ func codes() outcome.Table[string] {
 	}
 }
 
-// statuses is the table for answers without a code that is known. Unknown codes with another status of the client are
-// about the message.
+// statuses is the table for answers without a code that is known. Unknown codes with another status of the client may be
+// about the message, or about all.
 func statuses() outcome.Table[int] {
 	return outcome.Table[int]{
 		{Codes: []int{http.StatusTooManyRequests}, Class: outcome.Throttled},
@@ -55,7 +56,11 @@ func refused(resp *http.Response, body []byte, token string) error {
 	if class == outcome.Unknown {
 		class, _ = statuses().Find(false, resp.StatusCode)
 	}
-	if class == outcome.Unknown && (!readable || resp.StatusCode/100 != 4) {
+	mayBeEvents := readable && resp.StatusCode/100 == 4
+	switch {
+	case class == outcome.Unknown && mayBeEvents:
+		class = outcome.UnclearRetry
+	case class == outcome.Unknown:
 		class = outcome.Unavailable
 	}
 	text := said.Error.Status
@@ -66,7 +71,7 @@ func refused(resp *http.Response, body []byte, token string) error {
 		text += ": " + said.Error.Message
 	}
 	line := destination(token).Line(outcome.Failure{Text: text, Cure: cure})
-	if class == outcome.Unknown || class == outcome.Permanent {
+	if class.MayBeEvents() {
 		return &outcome.RefusalError{Class: class, Err: line}
 	}
 	wait, _ := outcome.RetryAfter(resp.Header, time.Now())

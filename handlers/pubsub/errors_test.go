@@ -19,7 +19,7 @@ func TestRefused(t *testing.T) {
 		answer      said
 		class, text string
 	}{
-		"message":          {problem(400, "INVALID_ARGUMENT", "bad"), "permanent", "INVALID_ARGUMENT: bad"},
+		"message":          {problem(400, "INVALID_ARGUMENT", "bad"), "unclear-permanent", "INVALID_ARGUMENT: bad (look at the event, and at the topic"},
 		"too large":        {said{status: 413, body: "<html>"}, "permanent", "HTTP 413"},
 		"no topic":         {problem(404, "NOT_FOUND", "Resource not found"), "unavailable", "create the topic"},
 		"denied":           {problem(403, "PERMISSION_DENIED", "User not authorized"), "unavailable", "roles/pubsub.publisher"},
@@ -32,7 +32,7 @@ func TestRefused(t *testing.T) {
 		"too late":         {problem(504, "DEADLINE_EXCEEDED", ""), "unavailable", "DEADLINE_EXCEEDED"},
 		"aborted":          {problem(409, "ABORTED", ""), "unavailable", "ABORTED"},
 		"another server":   {problem(501, "UNIMPLEMENTED", ""), "unavailable", "check endpoint"},
-		"unknown":          {problem(400, "SOMETHING_NEW", strings.Repeat("x", 1000)), "retry", "SOMETHING_NEW: xxx"},
+		"unknown":          {problem(400, "SOMETHING_NEW", strings.Repeat("x", 1000)), "unclear-retry", "SOMETHING_NEW: xxx"},
 		"unknown, theirs":  {problem(500, "SOMETHING_NEW", ""), "unavailable", "SOMETHING_NEW"},
 		"a proxy":          {said{status: 403, body: "<html>no</html>"}, "unavailable", "not from Pub/Sub"},
 		"a stranger":       {said{status: 400, body: `{"error": {"status": "INVALID_ARGUMENT", "message": 7}}`}, "unavailable", "not from Pub/Sub"},

@@ -98,17 +98,16 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 // DeliverBatch sends a message for each event: all of an ordering key in one request, as
 // far as it takes them, and requests for several keys at the same time. The errors mean:
 //
-//   - [delivery.Permanent]: no message can be made of this event, or Pub/Sub refuses it
-//     for good: it is too large, or not as the schema of the topic wants it.
+//   - [delivery.Permanent]: no message can be made of this event, or it is too large.
+//   - [delivery.Unclear]: Pub/Sub refuses this message, perhaps as it refuses every one: it is not as the schema of
+//     the topic wants it, or the reason is not known here.
 //   - [delivery.Unavailable]: Pub/Sub cannot be reached, does not answer in time, has no
 //     such topic, or denies access to it; or credentials are missing.
 //   - [delivery.Throttled]: a quota is used up.
-//   - any other: Pub/Sub has refused this message for a reason that this package does
-//     not know.
 //   - ctx's cause, if ctx was done first.
 //
-// An event whose key has failed in an earlier request is not sent: it gets the same
-// error, so that it does not overtake.
+// An event behind a failed one of its aggregate is not sent: it gets the same error, so that it does not
+// overtake, unless the call is [delivery.Unordered].
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := &batch{h: h, entries: make([]*entry, len(events)), errs: make([]error, len(events))}
 	for i, e := range events {
@@ -117,7 +116,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 			b.errs[i] = h.out.Refuse(err)
 		}
 	}
-	b.send(ctx)
+	b.send(httpconn.ForEvents(ctx, events...))
 	return b.errs
 }
 

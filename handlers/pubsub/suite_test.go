@@ -36,17 +36,21 @@ func TestConformance(t *testing.T) {
 				Open:     deliverytest.Opener(New, cfg),
 				Received: func(tb testing.TB) []int64 { tb.Helper(); return top.ids(tb) },
 				Event:    newEvent,
-				Rejected: func(id int64) *delivery.Event { return event(id, `{"text": "refuse-me"}`) },
-				Network:  proxy,
-				Secrets:  secrets,
-				Ordered:  true,
+				Rejected: func(id int64) *delivery.Event {
+					e := event(id, `{"text": "refuse-me"}`)
+					e.AggregateID = "bad" // an unclear refusal holds up its aggregate
+					return e
+				},
+				Network: proxy,
+				Secrets: secrets,
+				Ordered: true,
 				Cases: []handlertest.Case{
 					{
 						Name: "no such topic", Class: delivery.ClassDestination, Text: "create the topic",
 						Provoke: deliverytest.Once(New, cfg, event(1, `{}`), func(c *Config) { c.Topic = "nowhere" }),
 					},
 					{
-						Name: "not as the schema wants it", Class: delivery.ClassEvent, Permanent: true, Text: "failed schema validation",
+						Name: "not as the schema wants it", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "failed schema validation",
 						Provoke: deliverytest.Once(New, cfg, event(1, `"refuse-me"`)),
 					},
 					{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -14,6 +15,7 @@ import (
 // batch is one delivery of several events.
 type batch struct {
 	h        *Handler
+	conn     *connection // the last one used; nil before the first
 	events   []*delivery.Event
 	messages []*outgoing // nil where the message cannot be built
 	failures []*failure  // by event; nil where delivered or still open
@@ -92,11 +94,15 @@ func (b *batch) holdBack() {
 	}
 }
 
-// behind returns the failure of an event that follows a failed one. It has the
-// class of head.
+// behind returns the failure of an event that follows a failed one: a fault of the
+// broker is also that of the event, and for any other no attempt counts.
 func behind(head *failure) *failure {
+	why := cmp.Or(head.text, head.at.String())
+	if head.class().MayBeEvents() && !head.ours {
+		return &failure{at: stageBehind, text: why}
+	}
 	f := *head
-	f.text = fmt.Sprintf("%s: %s", stageBehind, cmp.Or(head.text, head.at.String()))
+	f.text = fmt.Sprintf("%s: %s", stageBehind, why)
 	return &f
 }
 
@@ -129,6 +135,7 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	if err != nil {
 		return asFailure(err)
 	}
+	b.conn = conn
 	defer conn.leave()
 	ctx, cancel := outcome.Within(ctx, "confirm_timeout", b.h.cfg.ConfirmTimeout)
 	defer cancel()
@@ -138,17 +145,18 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	}
 	defer conn.release(ch)
 	next = b.dropUnfit(next, conn)
+	next = b.dropDelayed(ctx, next, conn)
 	messages := make([]*outgoing, len(next))
 	for i, at := range next {
 		messages[i] = b.messages[at]
 	}
-	n, f := ch.publish(ctx, conn, messages, b.h.cfg.Unroutable != UnroutableDrop)
+	n, f := ch.publish(ctx, conn, messages, b.mandatory)
 	b.h.unconfirmed.Add(int64(n))
 	defer b.h.unconfirmed.Add(-int64(n))
 	if waited := ch.await(ctx, conn); f == nil {
 		f = waited
 	}
-	open := b.collect(ch, conn, next, n)
+	open := b.collect(ctx, ch, conn, next, n)
 	if len(open) == 0 {
 		return nil
 	}
@@ -178,10 +186,49 @@ func (b *batch) dropUnfit(next []int, conn *connection) []int {
 	return fit
 }
 
+// dropDelayed fails delayed messages for an exchange that may keep them: each attempt would be a copy.
+func (b *batch) dropDelayed(ctx context.Context, next []int, conn *connection) []int {
+	if !slices.ContainsFunc(next, func(i int) bool { return b.messages[i].delayed }) {
+		return next
+	}
+
+	send := next[:0]
+	asked := make(map[string]bool)
+	for _, i := range next {
+		m := b.messages[i]
+		f, _ := b.h.delays.of(m.exchange)
+		isUnknown := m.delayed && f != nil && f.at == stageDelay
+		if isUnknown && !asked[m.exchange] {
+			asked[m.exchange] = true
+			f = b.h.delays.ask(ctx, conn, m.exchange)
+			isUnknown = f != nil && f.at == stageDelay
+		}
+		if isUnknown {
+			b.settle(i, f)
+			continue
+		}
+		send = append(send, i)
+	}
+	return send
+}
+
+// mandatory reports whether the broker returns the message if no queue takes it. An exchange that delays a message
+// routes it later, so the broker would return each.
+func (b *batch) mandatory(m *outgoing) bool {
+	if b.h.cfg.Unroutable == UnroutableDrop {
+		return false
+	}
+	if !m.delayed {
+		return true
+	}
+	f, known := b.h.delays.of(m.exchange)
+	return !known || f != nil
+}
+
 // collect settles the first n of next by their answers, and returns the events
 // of next that have no answer yet. A channel that has its answers is ready for
 // other events.
-func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open []int) {
+func (b *batch) collect(ctx context.Context, ch *channel, conn *connection, next []int, n int) (open []int) {
 	returned := ch.takeReturns()
 	pending := ch.sent[:0]
 	for i, at := range next {
@@ -200,7 +247,7 @@ func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open 
 		r, back := returned[b.messages[at].publishing.MessageId]
 		switch {
 		case dc.Acked() && back:
-			b.settle(at, b.returned(conn, r))
+			b.settle(at, b.returned(ctx, conn, at, r))
 		case dc.Acked():
 			b.settle(at, nil)
 		case ch.amqp.IsClosed():
@@ -214,18 +261,22 @@ func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open 
 	return open
 }
 
-// returned is the failure of a message that came back.
-func (b *batch) returned(conn *connection, r amqp.Return) *failure {
-	conn.declareAgain()
-	own := b.h.ownRoute
-	switch b.h.cfg.Unroutable {
-	case UnroutableRetry:
-		own = true
-	case UnroutableWait:
-		own = false
+// returned is the failure of a message that came back, nil if the exchange has kept it.
+func (b *batch) returned(ctx context.Context, conn *connection, at int, r amqp.Return) *failure {
+	if m := b.messages[at]; m.delayed && m.exchange != "" {
+		f, known := b.h.delays.of(m.exchange)
+		if !known {
+			f = b.h.delays.ask(ctx, conn, m.exchange)
+		}
+		if f == nil || f.at == stageDelay {
+			return f
+		}
 	}
+	conn.declareAgain()
 	return &failure{
-		at: stageReturned, code: int(r.ReplyCode), own: own,
+		at: stageReturned, code: int(r.ReplyCode),
+		own:    b.h.ownRoute && b.h.cfg.Unroutable != UnroutableWait,
+		counts: b.h.cfg.Unroutable == UnroutableRetry,
 		text: conn.target.clean(fmt.Sprintf("%d %s: exchange %q has no queue for routing key %q (bind one, or set unroutable: %s)",
 			r.ReplyCode, r.ReplyText, r.Exchange, r.RoutingKey, UnroutableDrop)),
 	}
@@ -241,6 +292,22 @@ func (b *batch) accuse(open []int, f *failure) {
 	}
 	b.settle(open[0], f)
 	b.alone = false
+}
+
+// learn makes the connection suspect if the broker has refused what another one may take.
+func (b *batch) learn() {
+	if b.conn != nil && slices.ContainsFunc(b.failures, mayBeBroker) {
+		b.conn.suspect()
+	}
+}
+
+// mayBeBroker reports whether a failure is the answer of one broker, and another broker may take the event. setAlarm treats
+// alarms. A message without a confirmation may still arrive: newer messages on another connection could overtake it.
+func mayBeBroker(f *failure) bool {
+	if f == nil || f.ours || f.at == stageBlocked || f.at == stageConfirm {
+		return false
+	}
+	return f.class() != outcome.Permanent
 }
 
 // answers returns the result of DeliverBatch.

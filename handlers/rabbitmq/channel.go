@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -73,9 +74,12 @@ func (c *channel) takeReturns() map[string]amqp.Return {
 	}
 }
 
+// mandatory reports whether a message must have a queue.
+type mandatory func(m *outgoing) bool
+
 // publish sends messages, at most a window, until the first failure. It returns
 // how many were sent.
-func (c *channel) publish(ctx context.Context, conn *connection, messages []*outgoing, mandatory bool) (int, *failure) {
+func (c *channel) publish(ctx context.Context, conn *connection, messages []*outgoing, mandatory mandatory) (int, *failure) {
 	// A context that ends while a write hangs has to end the write.
 	stop := context.AfterFunc(ctx, func() { conn.abort(ended(ctx, stageLost)) })
 	defer stop()
@@ -89,12 +93,12 @@ func (c *channel) publish(ctx context.Context, conn *connection, messages []*out
 }
 
 // write is publish without gather and flush.
-func (c *channel) write(ctx context.Context, conn *connection, messages []*outgoing, mandatory bool) (int, *failure) {
+func (c *channel) write(ctx context.Context, conn *connection, messages []*outgoing, mandatory mandatory) (int, *failure) {
 	for i, m := range messages {
 		if f, _ := conn.state(); f != nil {
 			return i, f
 		}
-		dc, err := c.amqp.PublishWithDeferredConfirmWithContext(ctx, m.exchange, m.key, mandatory, false, m.publishing)
+		dc, err := c.amqp.PublishWithDeferredConfirmWithContext(ctx, m.exchange, m.key, mandatory(m), false, m.publishing)
 		if err != nil {
 			return i, c.closedBy(ctx, conn)
 		}
@@ -152,7 +156,11 @@ func (c *channel) closedBy(ctx context.Context, conn *connection) *failure {
 		if e == nil || !e.Server || conn.conn.IsClosed() {
 			return conn.lost(ctx)
 		}
-		return &failure{at: stageRefused, code: e.Code, text: conn.target.clean(e.Reason)}
+		f := &failure{at: stageRefused, code: e.Code, text: conn.target.clean(e.Reason)}
+		if e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size") {
+			f.code = amqp.ContentTooLarge // RabbitMQ has one code for both
+		}
+		return f
 	case <-conn.gone:
 		return conn.lost(ctx)
 	case <-ctx.Done():

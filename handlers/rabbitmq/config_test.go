@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 func TestValidate(t *testing.T) {
@@ -84,7 +84,11 @@ func TestTarget(t *testing.T) {
 // can be made to give are those of faults as well.
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	const unavailable, permanent, retried = "unavailable", "permanent", "retried"
+	const (
+		unavailable, permanent, retried, throttled = "unavailable", "permanent", "retry", "throttled"
+		relay                                      = "relay"
+		unclear, unclearPermanent                  = "unclear-retry", "unclear-permanent"
+	)
 	for _, c := range []struct {
 		what string
 		f    failure
@@ -101,26 +105,23 @@ func TestClassify(t *testing.T) {
 		{"connect_timeout, confirm_timeout", failure{at: stageConfirm, err: context.DeadlineExceeded}, unavailable},
 		{"queue full with reject-publish", failure{at: stageNack}, unavailable},
 		{"nothing bound", failure{at: stageReturned, code: 312}, unavailable},
-		{"nothing bound to this event's key", failure{at: stageReturned, code: 312, own: true}, retried},
+		{"nothing bound to this event's key", failure{at: stageReturned, code: 312, own: true}, unclear},
+		{"nothing bound, with unroutable: retry", failure{at: stageReturned, code: 312, counts: true}, retried},
+		{"behind another event", failure{at: stageBehind}, throttled},
+		{"perhaps kept by the exchange", failure{at: stageDelay}, unavailable},
 		{"no such exchange", failure{at: stageRefused, code: 404}, unavailable},
-		{"no such exchange, of the event", failure{at: stageRefused, code: 404, own: true}, retried},
+		{"no such exchange, of the event", failure{at: stageRefused, code: 404, own: true}, unclear},
 		{"may not write", failure{at: stageRefused, code: 403}, unavailable},
-		{"may not write, of the event", failure{at: stageRefused, code: 403, own: true}, retried},
-		{"too large for the broker", failure{at: stageRefused, code: 406}, permanent},
+		{"may not write, of the event", failure{at: stageRefused, code: 403, own: true}, unclear},
+		{"a property that the broker does not take", failure{at: stageRefused, code: 406}, unclearPermanent},
 		{"too large, in the words of the protocol", failure{at: stageRefused, code: 311, own: true}, permanent},
 		{"the broker's own error", failure{at: stageRefused, code: 541, own: true}, unavailable},
 		{"closed handler", failure{at: stageClosed}, unavailable},
-		{"cancelled", failure{at: stageConfirm, err: context.Canceled, ours: true}, retried},
-		{"deadline of the caller", failure{at: stageLost, err: context.DeadlineExceeded, ours: true}, retried},
+		{"cancelled", failure{at: stageConfirm, err: context.Canceled, ours: true}, relay},
+		{"deadline of the caller", failure{at: stageLost, err: context.DeadlineExceeded, ours: true}, relay},
 	} {
 		err := classify(&c.f)
-		got := retried
-		switch {
-		case delivery.IsUnavailable(err) && !delivery.IsPermanent(err):
-			got = unavailable
-		case delivery.IsPermanent(err):
-			got = permanent
-		}
+		got := deliverytest.Class(err)
 		if got != c.want {
 			t.Errorf("%s is %s, want %s", c.what, got, c.want)
 		}

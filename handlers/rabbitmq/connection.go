@@ -36,11 +36,13 @@ type connection struct {
 	closes chan *amqp.Error
 	blocks chan amqp.Blocking
 	gone   chan struct{} // closed when the connection is unusable
-	age    time.Duration // the longest use
+	old    chan struct{} // closed when nothing new begins; the connection ends with its last user
+	aging  *time.Timer   // retires the connection
+	renew  time.Time     // the earliest end because of a failure
 
 	mu    sync.Mutex
 	users int           // deliveries
-	old   bool          // nothing new begins; the connection ends with its last user
+	until time.Time     // the end of a connection with failures, zero for one without
 	why   *failure      // why it is gone
 	idle  []*channel    // the one used last at the end
 	alarm *failure      // why the broker takes no messages, nil if it does
@@ -70,8 +72,10 @@ func (h *Handler) dial(ctx context.Context) (*connection, error) {
 		target: h.target, conn: conn, sock: sock,
 		closes: conn.NotifyClose(make(chan *amqp.Error, 1)),
 		blocks: conn.NotifyBlocked(make(chan amqp.Blocking, notices)),
-		gone:   make(chan struct{}), calm: make(chan struct{}), age: h.age,
+		gone:   make(chan struct{}), old: make(chan struct{}), calm: make(chan struct{}),
+		renew: time.Now().Add(h.renewEvery),
 	}
+	h.delays.forget()
 	err = h.declare(conn)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
@@ -80,6 +84,7 @@ func (h *Handler) dial(ctx context.Context) (*connection, error) {
 		_ = sock.Close()
 		return nil, h.target.connectFailure(ctx, stageDeclare, err)
 	}
+	c.aging = time.AfterFunc(h.age, c.retire)
 	return c, nil
 }
 
@@ -113,23 +118,18 @@ func (h *Handler) amqpConfig() amqp.Config {
 	}
 }
 
-// watch reads the broker's notifications until the connection is gone or ctx is
-// done, and closes the connection. It returns why the connection is gone.
-func (c *connection) watch(ctx context.Context, say func(alarm *failure)) *failure {
+// watch reads the broker's notifications until the connection is gone or ctx is done, and closes the connection. It returns
+// why the connection is gone, and nil once old is closed: the connection then has to be watched again.
+func (c *connection) watch(ctx context.Context, old <-chan struct{}, say func(alarm *failure)) *failure {
 	blocks := c.blocks
-	age := time.NewTimer(c.age)
-	defer age.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			c.lose(&failure{at: stageClosed})
 			c.close()
 			return c.why
-		case <-age.C:
-			c.mu.Lock()
-			c.old = true
-			c.retireLocked()
-			c.mu.Unlock()
+		case <-old:
+			return nil
 		case <-c.gone:
 			c.close()
 			return c.why
@@ -158,10 +158,11 @@ func (c *connection) setAlarm(b amqp.Blocking) *failure {
 	switch {
 	case b.Active && c.alarm == nil:
 		c.alarm = &failure{at: stageBlocked, text: c.target.clean(b.Reason)}
+		c.until = time.Now().Add(c.conn.Config.Heartbeat)
 		close(c.calm)
 		c.sock.hurry()
 	case !b.Active && c.alarm != nil:
-		c.alarm = nil
+		c.alarm, c.until = nil, time.Time{}
 		c.calm = make(chan struct{})
 		c.sock.relax()
 	}
@@ -190,7 +191,10 @@ func (c *connection) enter() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.old {
+	if !c.until.IsZero() && !time.Now().Before(c.until) {
+		c.retireLocked()
+	}
+	if c.isOld() {
 		return false
 	}
 	c.users++
@@ -202,20 +206,47 @@ func (c *connection) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users--
+	c.endLocked()
+}
+
+// suspect records a failure that may be this broker's alone: behind a balancer of connections the next connection may lead
+// to another one.
+func (c *connection) suspect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.until.IsZero() {
+		c.until = c.renew
+	}
+}
+
+// retire lets nothing new begin on the connection.
+func (c *connection) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.retireLocked()
 }
 
-// retireLocked ends an old connection without users.
 func (c *connection) retireLocked() {
-	if c.old && c.users == 0 {
+	if !c.isOld() {
+		close(c.old)
+	}
+	c.endLocked()
+}
+
+// endLocked ends an old connection without users.
+func (c *connection) endLocked() {
+	if c.isOld() && c.users == 0 {
 		c.loseLocked(&failure{at: stageLost, text: "it is old"})
 	}
 }
 
 func (c *connection) isOld() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.old
+	select {
+	case <-c.old:
+		return true
+	default:
+		return false
+	}
 }
 
 // abort ends everything that the connection does, at once.
@@ -227,6 +258,7 @@ func (c *connection) abort(why *failure) {
 // close says goodbye, for a second at most, and closes the socket. It is called
 // once, by watch.
 func (c *connection) close() {
+	c.aging.Stop()
 	c.mu.Lock()
 	alarmed := c.alarm != nil
 	c.mu.Unlock()

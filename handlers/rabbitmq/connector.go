@@ -89,10 +89,14 @@ func (k *connector) run(ctx context.Context) {
 		backoff.WithMaxInterval(longestPause),
 		backoff.WithMaxElapsedTime(0), // a broker may be down for days
 	)
+
 	silent, said := false, false // the outage, or the connection, was reported
+	alarmed := false             // so was the alarm, of the last connection or the present one
+
 	for {
 		conn, err := k.dial(ctx)
 		k.publish(conn, err)
+
 		switch {
 		case ctx.Err() != nil && err != nil:
 			k.publish(nil, &failure{at: stageClosed})
@@ -110,16 +114,32 @@ func (k *connector) run(ctx context.Context) {
 			if !said {
 				k.log.InfoContext(ctx, "rabbitmq connected", "addr", conn.target.addr(), "vhost", conn.target.vhost)
 			}
+
 			begin := time.Now()
-			why := conn.watch(ctx, func(alarm *failure) { k.sayAlarm(ctx, alarm) })
+			isBlocked := false
+			why := conn.watch(ctx, conn.old, func(alarm *failure) {
+				isBlocked = alarm != nil
+				if !isBlocked || !alarmed {
+					k.sayAlarm(ctx, alarm)
+				}
+				alarmed = isBlocked
+			})
+			alarmed = isBlocked
+
 			k.forget(conn)
+			if why == nil { // its users have it for as long as they need
+				k.running.Go(func() { _ = conn.watch(ctx, nil, func(*failure) {}) })
+			}
+
 			if ctx.Err() != nil {
 				k.publish(nil, &failure{at: stageClosed})
 				return
 			}
+
 			if said = conn.isOld(); said {
 				continue
 			}
+
 			k.log.WarnContext(ctx, "rabbitmq not connected", "err", why)
 			silent = true
 			if time.Since(begin) > longestPause {

@@ -26,6 +26,7 @@ const (
 	stageReturned                  // no queue took it
 	stageRefused                   // the broker closed the channel because of this message
 	stageBehind                    // not sent, or to be sent again, behind an earlier one
+	stageDelay                     // returned by an exchange that may have kept it
 	stageClosed                    // the handler is closed
 )
 
@@ -51,6 +52,8 @@ func (s stage) String() string {
 		return "the broker refused the message"
 	case stageBehind:
 		return "an earlier event of the same aggregate failed"
+	case stageDelay:
+		return "it is unknown whether the exchange delays messages"
 	case stageClosed:
 		return outcome.ErrClosed.Error()
 	default:
@@ -64,15 +67,17 @@ type place struct {
 	code int
 }
 
-// places is the table of failures. Own is for an exchange, or a queue, that depends on the event. A place that is not in it
-// is a fault of the broker. docs/destinations/rabbitmq.md has the table, and
+// places is the table of failures. Own is for an exchange, or a queue, that depends on the event: the template, the bindings
+// or the rights of the user may be wrong for every event. A place that is not in it is a fault of the broker. docs/destinations/rabbitmq.md has the table, and
 // https://www.rabbitmq.com/amqp-0-9-1-reference#constants the codes.
 func places() outcome.Table[place] {
 	return outcome.Table[place]{
 		{Codes: []place{{at: stageMessage}}, Class: outcome.Permanent},
-		{Codes: []place{{at: stageReturned}}, Class: outcome.Unavailable, Own: outcome.Retry},
-		{Codes: []place{{stageRefused, amqp.PreconditionFailed}, {stageRefused, amqp.ContentTooLarge}}, Class: outcome.Permanent},
-		{Codes: []place{{stageRefused, amqp.NotFound}, {stageRefused, amqp.AccessRefused}}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{Codes: []place{{at: stageReturned}}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
+		{Codes: []place{{at: stageBehind}}, Class: outcome.Throttled},
+		{Codes: []place{{stageRefused, amqp.ContentTooLarge}}, Class: outcome.Permanent},
+		{Codes: []place{{stageRefused, amqp.PreconditionFailed}}, Class: outcome.Unclear},
+		{Codes: []place{{stageRefused, amqp.NotFound}, {stageRefused, amqp.AccessRefused}}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
 		{Codes: []place{{stageConnect, amqp.AccessRefused}}, Class: outcome.Unauthorized, Cure: "check username, password and auth"},
 		{Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}}, Class: outcome.Unavailable, Cure: "check vhost, and that the user may use it"},
 		{
@@ -91,6 +96,8 @@ type failure struct {
 	err  error  // for errors.Is; nil if it could hold a secret
 	own  bool   // the exchange, or the queue, that it is about depends on the event
 	ours bool   // the context of the delivery was done
+	// counts makes the failure an attempt: the settings say so.
+	counts bool
 }
 
 // Error returns one line.
@@ -103,7 +110,7 @@ func (f *failure) Error() string {
 
 // class returns the party at fault. No other function decides this.
 func (f *failure) class() outcome.Class {
-	if f.ours {
+	if f.ours || f.counts {
 		return outcome.Retry
 	}
 	class, _ := places().Find(f.own, place{f.at, f.code}, place{at: f.at})
@@ -127,8 +134,7 @@ func classify(f *failure) error { return f.class().Mark(0, f) }
 // aboutMessage reports whether the broker may have closed a channel because of one
 // message, which is then worth finding.
 func aboutMessage(code int, own bool) bool {
-	class := (&failure{at: stageRefused, code: code, own: own}).class()
-	return class == outcome.Permanent || class == outcome.Retry
+	return (&failure{at: stageRefused, code: code, own: own}).class().MayBeEvents()
 }
 
 // ended is the failure of something that took until ctx was done.

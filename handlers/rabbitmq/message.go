@@ -69,7 +69,8 @@ func check[T any](parse func(string) (T, error)) func(string) error {
 type outgoing struct {
 	exchange, key string
 	publishing    amqp.Publishing
-	header        int // bytes that the frame with the properties takes, at most
+	header        int  // bytes that the frame with the properties takes, at most
+	delayed       bool // an exchange of the type x-delayed-message keeps it for a while
 }
 
 // encoder turns events into messages. It is safe for concurrent use.
@@ -135,6 +136,9 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 		}
 		if len(h.Name) > maxShort {
 			return nil, fmt.Errorf("the name of a header has %d bytes: RabbitMQ takes %d", len(h.Name), maxShort)
+		}
+		if h.Name == delayHeader {
+			out.delayed = isDelay(h.Value)
 		}
 		out.publishing.Headers[h.Name] = h.Value
 		out.header += 1 + len(h.Name) + 1 + 4 + len(h.Value)

@@ -5,9 +5,9 @@
 // queue demands that. The message_id is the event's id, the same for every attempt,
 // so that consumers can drop duplicates.
 //
-// A handler keeps one connection, and reconnects after a loss. Messages without a
-// confirmation when a connection is lost may or may not have arrived; they are sent
-// again.
+// A handler keeps one connection. It reconnects after a loss, and after a refusal, because
+// another broker may answer at the same address. Messages without a confirmation when a
+// connection is lost may or may not have arrived; they are sent again.
 package rabbitmq
 
 import (
@@ -39,7 +39,9 @@ type Handler struct {
 	ownRoute    bool // whether a queue takes a message depends on the event
 	connector   *connector
 	age         time.Duration // the longest use of a connection
+	renewEvery  time.Duration // the shortest time between two connections because of failures
 	unconfirmed atomic.Int64
+	delays      delays
 }
 
 // New returns a handler for cfg. It reads the files that cfg names, and makes
@@ -51,7 +53,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	h := &Handler{cfg: cfg, age: idle.MaxAge}
+	h := &Handler{cfg: cfg, age: idle.MaxAge, renewEvery: idle.RenewEvery}
 	var errs []error
 	ts, err := parseTemplates(cfg)
 	errs = append(errs, err)
@@ -98,12 +100,15 @@ func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 // confirmations. What an error means:
 //
 //   - [delivery.Permanent]: the message cannot be built from this event, or the
-//     broker refuses it for its content (too large, bad property).
+//     broker refuses it for its size.
+//   - [delivery.Unclear]: the broker refuses a property of this message, or the event names an exchange or a routing key
+//     that leads nowhere. The broker may refuse every event alike.
 //   - [delivery.Unavailable]: the broker cannot be reached, has blocked
 //     publishers, dropped the connection, did not confirm in time, has no room
-//     (nack), or forbids publishing; or nothing is bound where all events go.
+//     (nack), or forbids publishing; or the exchange of all events has no queue.
 //     The message may have arrived.
-//   - any other: this event's own exchange or routing key leads nowhere.
+//   - any other: no queue takes this event's message, and Config.Unroutable is [UnroutableRetry].
+//   - [delivery.Throttled], with Config.StrictOrder: an earlier event of the aggregate has failed.
 //   - ctx's cause, if ctx was done first. The message may have arrived.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := h.newBatch(ctx, events)
@@ -118,6 +123,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 			break
 		}
 	}
+	b.learn()
 	return b.answers()
 }
 

@@ -228,7 +228,7 @@ func TestDeduplicateFailure(t *testing.T) {
 			deliverytest.WantClass(t, err, "delivered")
 		} else if err != nil {
 			failed++
-			deliverytest.WantClass(t, err, "retry")
+			deliverytest.WantClass(t, err, "unclear-retry")
 			deliverytest.WantText(t, err, "exhausted")
 		}
 	}

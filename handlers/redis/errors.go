@@ -80,8 +80,8 @@ func meaning(err error) string {
 	}
 }
 
-// codes is the table of the codes of Redis. Own is for a key or channel made of the event. A code that is not in it is a
-// fault of the server.
+// codes is the table of the codes of Redis. Own is for a key or channel made of the event: the template, or the rights of
+// the user, may be wrong for every event. A code that is not in it is a fault of the server.
 func (h *Handler) codes() outcome.Table[string] {
 	rights := "allow it: ACL SETUSER name ~key +xadd +multi +exec +wait, or &channel +publish"
 	if h.encoder.script != nil {
@@ -90,12 +90,12 @@ func (h *Handler) codes() outcome.Table[string] {
 	return outcome.Table[string]{
 		{Codes: []string{tooLarge}, Class: outcome.Permanent, Cure: "set max_message_bytes to the server's proto-max-bulk-len, or raise that"},
 		{Codes: []string{tooManyClients}, Class: outcome.Unavailable, Cure: "raise maxclients of the server"},
-		{Codes: []string{exhausted}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{Codes: []string{exhausted}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
 		{Codes: []string{"NOPERM"}, Class: outcome.Unavailable, Cure: rights},
-		{Codes: []string{noAccess}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: rights},
-		{Codes: []string{"WRONGTYPE"}, Class: outcome.Unavailable, Own: outcome.Retry, Cure: "the key holds something other than a stream: rename one of them"},
+		{Codes: []string{noAccess}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: rights},
+		{Codes: []string{"WRONGTYPE"}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "the key holds something other than a stream: rename one of them"},
 		{
-			Codes: []string{"CROSSSLOT"}, Class: outcome.Unavailable, Own: outcome.Retry,
+			Codes: []string{"CROSSSLOT"}, Class: outcome.Unavailable, Own: outcome.UnclearRetry,
 			Cure: "the ids for deduplicate must be in the slot of the stream: give it a name without braces, or with a hash tag",
 		},
 		{Codes: []string{"WRONGPASS"}, Class: outcome.Unauthorized, Cure: "check username and password"},
@@ -113,7 +113,7 @@ func (h *Handler) codes() outcome.Table[string] {
 // connections.
 func causes() outcome.Table[error] {
 	return outcome.Table[error]{
-		{Codes: []error{errNoSubscribers}, Class: outcome.Unavailable, Own: outcome.Retry},
+		{Codes: []error{errNoSubscribers}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
 		{Codes: []error{errReplicas}, Class: outcome.Unavailable, Cure: "the primary has the event, so it will come again; check the replicas, or raise wait_timeout"},
 		{Codes: []error{errReplica}, Class: outcome.Unavailable, Cure: "its subscribers alone would hear a message: name the primary, or use sentinel_master"},
 		{Codes: []error{errEvicts}, Class: outcome.Unavailable, Cure: "set maxmemory-policy noeviction, or take a server of its own"},

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 )
 
 // poolSize is the pool size of a lane's client, which uses one connection at a
@@ -28,6 +30,7 @@ type lane struct {
 	client  goredis.UniversalClient
 	cluster bool
 	broken  bool // not to be used again; of the batch that has the lane
+	record  *idle.Record
 	cfg     Config
 	tls     *tls.Config
 	ctx     context.Context //nolint:containedctx // ends background dials of the library
@@ -39,7 +42,7 @@ type lane struct {
 }
 
 func newLane(ctx context.Context, h *Handler) *lane {
-	l := &lane{cfg: h.cfg, tls: h.tls, cluster: h.cfg.Cluster, conns: make(map[*conn]struct{})}
+	l := &lane{cfg: h.cfg, tls: h.tls, cluster: h.cfg.Cluster, record: idle.NewRecord(), conns: make(map[*conn]struct{})}
 	// The lane outlives the delivery that needed it first.
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.client = goredis.NewUniversalClient(&goredis.UniversalOptions{

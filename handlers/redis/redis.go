@@ -91,7 +91,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //     large.
 //   - [delivery.Unavailable]: Redis cannot be reached, does not answer in time,
 //     or refuses to write for now or for this user; the error names the cure.
-//   - any other: the key made of this event does not hold a stream, or this user
+//   - [delivery.Unclear]: the key made of this event does not hold a stream, or this user
 //     may not write to it, or the channel made of it has no subscriber.
 //   - ctx's cause, if ctx was done first. Events that were under way may be
 //     added all the same.
@@ -114,9 +114,13 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		if !open {
 			return slices.Repeat([]error{h.out.Closed()}, len(events))
 		}
+		if !l.record.Serves(events) {
+			l.close()
+			l = newLane(ctx, h)
+		}
 		b.run(ctx, l, groups(commands))
 		answers := b.answers(ctx)
-		l.broken = l.broken || slices.ContainsFunc(answers, delivery.IsUnavailable)
+		l.record.Learn(answers)
 		h.release(l)
 		return answers
 	}

@@ -16,22 +16,29 @@ import (
 )
 
 // codes is the table of the error codes of chat.postMessage and incoming webhooks. A channel or a thread that is the
-// same for every event is the destination's: no event must die of a renamed channel or a missing invitation. See
+// same for every event is the destination's: no event must die of a renamed channel or a missing invitation. Of one that
+// the event names it is unclear: with the token of another workspace no channel is found. See
 // https://docs.slack.dev/reference/methods/chat.postMessage and
 // https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks.
 func codes() outcome.Table[string] {
 	return outcome.Table[string]{
 		{
 			Codes: []string{
-				"msg_too_long", "msg_blocks_too_long", "no_text", "missing_text_or_fallback_or_attachments",
-				"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "attachment_payload_limit_exceeded", "too_many_attachments",
-				"invalid_metadata_format", "invalid_metadata_schema", "metadata_too_large", "invalid_payload", "markdown_text_conflict",
+				"msg_too_long", "msg_blocks_too_long", "attachment_payload_limit_exceeded", "too_many_attachments", "metadata_too_large",
 			},
 			Class: outcome.Permanent, Cure: "fix the event, or text and blocks",
 		},
-		{Codes: []string{"channel_not_found", "user_not_found"}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "check channel; into a private one the app must be invited"},
-		{Codes: []string{"not_in_channel"}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "invite the app into the channel, or give it the scope chat:write.public"},
-		{Codes: []string{"is_archived", "channel_is_archived"}, Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "unarchive the channel, or name another"},
+		// The templates may be wrong for every event.
+		{
+			Codes: []string{
+				"no_text", "missing_text_or_fallback_or_attachments", "invalid_blocks", "invalid_blocks_format", "invalid_attachments",
+				"invalid_metadata_format", "invalid_metadata_schema", "invalid_payload", "markdown_text_conflict",
+			},
+			Class: outcome.Unclear, Cure: "fix the event, or text and blocks",
+		},
+		{Codes: []string{"channel_not_found", "user_not_found"}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "check channel; into a private one the app must be invited"},
+		{Codes: []string{"not_in_channel"}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "invite the app into the channel, or give it the scope chat:write.public"},
+		{Codes: []string{"is_archived", "channel_is_archived"}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "unarchive the channel, or name another"},
 		{
 			Codes: []string{
 				"restricted_action", "restricted_action_read_only_channel", "restricted_action_thread_only_channel",
@@ -39,7 +46,7 @@ func codes() outcome.Table[string] {
 				"channel_type_not_supported", "duplicate_channel_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_disabled",
 				"slack_connect_blocked_file_type", "external_channel_migrating", "as_user_not_supported",
 			},
-			Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "let an administrator allow posting there, or name another channel",
+			Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "let an administrator allow posting there, or name another channel",
 		},
 		{
 			Codes: []string{"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type"},
@@ -74,7 +81,7 @@ func codes() outcome.Table[string] {
 func threadCodes() outcome.Table[string] {
 	return outcome.Table[string]{{
 		Codes: []string{"thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found"},
-		Class: outcome.Unavailable, Own: outcome.Permanent, Cure: "check thread_ts",
+		Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "check thread_ts",
 	}}
 }
 
@@ -83,7 +90,8 @@ func threadCodes() outcome.Table[string] {
 func statuses() outcome.Table[int] {
 	return outcome.Table[int]{
 		{Codes: []int{http.StatusTooManyRequests}, Class: outcome.Throttled},
-		{Codes: []int{http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, Class: outcome.Retry},
+		{Codes: []int{http.StatusOK, http.StatusBadRequest, http.StatusUnprocessableEntity}, Class: outcome.UnclearRetry},
+		{Codes: []int{http.StatusRequestEntityTooLarge}, Class: outcome.Retry},
 	}
 }
 
@@ -140,9 +148,10 @@ func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
 	if a.written.Load() {
 		state = "the message is sent, but not answered: maybe posted, it may come twice"
 	}
-	if rctx.Err() != nil && a.written.Load() {
-		// The message may be the cause: it must not be posted without end.
-		return h.out.Ended(rctx, state)
+	isOver := ctx.Err() == nil && rctx.Err() != nil
+	if isOver && a.written.Load() {
+		// The message may be the cause: it must not be posted endlessly.
+		return outcome.UnclearRetry.Mark(0, h.out.Ended(rctx, state))
 	}
 	return h.out.NoAnswer(ctx, rctx, state, cmp.Or(a.sendError, a.bodyError, a.readError))
 }

@@ -24,21 +24,21 @@ import (
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for word, want := range map[string]struct{ fixed, templated string }{
-		"channel_not_found":                  {"unavailable", "permanent"},
-		"not_in_channel":                     {"unavailable", "permanent"},
-		"is_archived":                        {"unavailable", "permanent"},
-		"channel_is_archived":                {"unavailable", "permanent"},
-		"restricted_action":                  {"unavailable", "permanent"},
-		"action_prohibited":                  {"unavailable", "permanent"},
-		"posting_to_general_channel_denied":  {"unavailable", "permanent"},
-		"user_not_found":                     {"unavailable", "permanent"},
-		"thread_not_found":                   {"unavailable", "permanent"},
+		"channel_not_found":                  {"unavailable", "unclear-permanent"},
+		"not_in_channel":                     {"unavailable", "unclear-permanent"},
+		"is_archived":                        {"unavailable", "unclear-permanent"},
+		"channel_is_archived":                {"unavailable", "unclear-permanent"},
+		"restricted_action":                  {"unavailable", "unclear-permanent"},
+		"action_prohibited":                  {"unavailable", "unclear-permanent"},
+		"posting_to_general_channel_denied":  {"unavailable", "unclear-permanent"},
+		"user_not_found":                     {"unavailable", "unclear-permanent"},
+		"thread_not_found":                   {"unavailable", "unclear-permanent"},
 		"msg_too_long":                       {"permanent", "permanent"},
-		"invalid_blocks":                     {"permanent", "permanent"},
-		"invalid_blocks_format":              {"permanent", "permanent"},
-		"no_text":                            {"permanent", "permanent"},
+		"invalid_blocks":                     {"unclear-permanent", "unclear-permanent"},
+		"invalid_blocks_format":              {"unclear-permanent", "unclear-permanent"},
+		"no_text":                            {"unclear-permanent", "unclear-permanent"},
 		"metadata_too_large":                 {"permanent", "permanent"},
-		"invalid_payload":                    {"permanent", "permanent"},
+		"invalid_payload":                    {"unclear-permanent", "unclear-permanent"},
 		"invalid_auth":                       {"unavailable", "unavailable"},
 		"not_authed":                         {"unavailable", "unavailable"},
 		"token_revoked":                      {"unavailable", "unavailable"},
@@ -57,8 +57,8 @@ func TestRefusals(t *testing.T) {
 		"service_unavailable":                {"unavailable", "unavailable"},
 		"request_timeout":                    {"unavailable", "unavailable"},
 		"rollup_error":                       {"unavailable", "unavailable"},
-		"invalid_arguments":                  {"retry", "retry"},
-		"something_that_slack_invents_later": {"retry", "retry"},
+		"invalid_arguments":                  {"unclear-retry", "unclear-retry"},
+		"something_that_slack_invents_later": {"unclear-retry", "unclear-retry"},
 	} {
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +105,8 @@ func TestAnswers(t *testing.T) {
 			"unavailable", "HTTP 30",
 		},
 		"no such page":     {reply{404, nil, "404 page not found"}, reply{404, nil, "gone"}, "unavailable", "HTTP 404 Not Found: "},
-		"a bad request":    {reply{400, nil, "Bad. Request"}, reply{400, nil, "Bad. Request"}, "retry", "HTTP 400 Bad Request: Bad. Request"},
+		"a bad request":    {reply{400, nil, "Bad. Request"}, reply{400, nil, "Bad. Request"}, "unclear-retry", "HTTP 400 Bad Request: Bad. Request"},
+		"too large":        {reply{413, nil, "too large"}, reply{413, nil, "too large"}, "retry", "HTTP 413"},
 		"an odd limit":     {reply{429, map[string]string{"Retry-After": "soon"}, ""}, reply{429, nil, ""}, "throttled", "HTTP 429"},
 		"an HTML page":     {reply{502, nil, "<html>\n\x1b[2J"}, reply{502, nil, "<html>\n\x1b[2J"}, "unavailable", "HTTP 502 Bad Gateway: <html> [2J"},
 		"JSON of an error": {reply{503, nil, `{"ok":false,"error":"service_unavailable"}`}, reply{503, nil, "service_unavailable"}, "unavailable", "service_unavailable"},
@@ -146,7 +147,7 @@ func TestDetails(t *testing.T) {
 }
 
 // TestSilence: a message that was sent and is not answered may be posted, and
-// must not be posted without end; one that was not sent costs nothing.
+// must not be posted endlessly; one that was not sent costs nothing.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
@@ -162,7 +163,7 @@ func TestSilence(t *testing.T) {
 	cfg := config(strings.TrimPrefix(silent.URL, "http://"))
 	cfg.RequestTimeout = 2 * time.Second // long enough to dial and to write
 	err := newHandler(t, cfg).Deliver(testenv.Within(t, patience), event(`{}`))
-	if deliverytest.Class(err) != "retry" || !strings.Contains(err.Error(), "maybe posted") || !strings.Contains(err.Error(), "request_timeout of 2s") {
+	if deliverytest.Class(err) != "unclear-retry" || !strings.Contains(err.Error(), "maybe posted") || !strings.Contains(err.Error(), "request_timeout of 2s") {
 		t.Errorf("%s: %v", deliverytest.Class(err), err)
 	}
 

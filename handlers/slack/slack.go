@@ -64,13 +64,14 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 
 // Deliver posts the message for e. What an error means:
 //
-//   - [delivery.Permanent]: the message cannot be made of this event, or Slack
-//     refuses this message, or the channel or thread that the event names.
+//   - [delivery.Permanent]: the message cannot be made of this event, or is too long.
+//   - [delivery.Unclear]: Slack refuses this message, or the channel or thread that the event names, or for an
+//     unknown reason, perhaps as it refuses every one; or it has not answered within Config.RequestTimeout,
+//     and may have posted the message.
 //   - [delivery.Unavailable]: Slack cannot be reached, has failed, throttles
 //     requests, or refuses the token or the channel that all events go to. After a
 //     Retry-After, nothing is sent before its end.
-//   - any other: Slack refuses for an unknown reason, or has not
-//     answered within Config.RequestTimeout, and may have posted the message.
+//   - any other: a server on the way to Slack takes no message of this size.
 //   - ctx's cause, if ctx was done first.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if h.closed.Load() {
@@ -90,12 +91,10 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		}
 		return err
 	}
-	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
+	rctx, cancel := outcome.Within(httpconn.ForEvents(ctx, e), "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
 	err = h.verdict(ctx, rctx, h.poster.post(rctx, m))
-	if delivery.IsUnavailable(err) {
-		h.transport.Renew()
-	}
+	h.transport.Learn(rctx, err)
 	return err
 }
 

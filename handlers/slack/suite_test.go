@@ -54,11 +54,11 @@ func TestConformance(t *testing.T) {
 						Provoke: once(reply{503, nil, "<html>" + way.secret + "</html>"}),
 					},
 					{
-						Name: "the message", Class: delivery.ClassEvent, Permanent: true, Text: "invalid_blocks",
+						Name: "the message", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "invalid_blocks",
 						Provoke: once(reply{400, nil, "invalid_blocks"}),
 					},
 					{
-						Name: "unknown", Class: delivery.ClassEvent, Text: "never_heard_of",
+						Name: "unknown", Class: delivery.ClassEvent, Unclear: true, Text: "never_heard_of",
 						Provoke: once(reply{400, nil, "never_heard_of"}),
 					},
 					{

@@ -76,15 +76,14 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //
 //   - [delivery.Permanent]: the message is too large, holds characters that SQS
 //     does not take, or is refused by SQS for its content.
+//   - [delivery.Unclear]: SQS refuses a parameter, or the whole request for a reason that is not known here: every message
+//     may be refused alike.
 //   - [delivery.Unavailable]: SQS cannot be reached, does not answer in time,
 //     or denies access to the queue or its key; or the queue does not exist.
 //   - [delivery.Throttled]: SQS, or KMS behind it, throttles requests.
 //   - any other: SQS has taken other messages of the same request and has an
 //     internal error with this one, or a reason that is not known here.
 //   - ctx's cause, if ctx was done first.
-//
-// On a FIFO queue, an event whose group has failed in an earlier request is not
-// sent: it gets the same error, so that it does not overtake.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	return h.sender.Deliver(ctx, events)
 }

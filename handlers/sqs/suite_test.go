@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 						}),
 					},
 					{
-						Name: "too large for the queue", Class: delivery.ClassEvent, Permanent: true, Text: "must be shorter than 100000 bytes",
+						Name: "too large for the queue", Class: delivery.ClassEvent, Permanent: true, Unclear: true, Text: "must be shorter than 100000 bytes",
 						Provoke: deliverytest.Once(New, cfg, big(1)),
 					},
 					{

@@ -21,7 +21,7 @@ func outage(err error) error {
 	if _, ok := errors.AsType[net.Error](err); ok {
 		return delivery.Unavailable(err)
 	}
-	return err
+	return delivery.Unclear(err)
 }
 
 func Example() {

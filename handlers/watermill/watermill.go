@@ -33,8 +33,8 @@ type Option func(*Handler)
 
 // WithClassify sets the function that marks the publisher's errors: see
 // [delivery.Unavailable], [delivery.Throttled] and [delivery.Permanent]. An error that
-// it returns as it is counts as an attempt of the event, as all do without it:
-// Watermill does not say what an error means.
+// it returns as it is counts as an attempt of the event. Without this option every error is
+// [delivery.Unclear]: Watermill does not say what an error means.
 func WithClassify(classify func(error) error) Option {
 	return func(h *Handler) { h.classify = classify }
 }
@@ -58,15 +58,15 @@ func New(publisher wm.Publisher, topic func(*delivery.Event) string, options ...
 	if err != nil {
 		return nil, fmt.Errorf("watermill: %w", err)
 	}
-	h := &Handler{publisher: publisher, topic: topic, classify: func(err error) error { return err }, encoder: encoder}
+	h := &Handler{publisher: publisher, topic: topic, classify: delivery.Unclear, encoder: encoder}
 	for _, option := range options {
 		option(h)
 	}
 	return h, nil
 }
 
-// errClosed is the error of a delivery after Close.
-var errClosed = errors.New("watermill: the handler is closed")
+// errClosed is the error of a delivery after Close. No attempt counts: the event is not at fault.
+var errClosed = delivery.Unavailable(errors.New("watermill: the handler is closed"))
 
 // Deliver publishes a message: its UUID is the event's DedupeID, its payload that of the event,
 // byte for byte, and its metadata are notifyd-id, notifyd-type and the other
@@ -116,7 +116,7 @@ func (h *Handler) group(ctx context.Context, topic string, group []int, events [
 
 // mayBeOneEvents reports whether one event may be why all of a call have failed.
 func mayBeOneEvents(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && !errors.Is(err, errClosed) && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err)
+	return ctx.Err() == nil && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err)
 }
 
 func (h *Handler) publish(ctx context.Context, topic string, group []int, events []*delivery.Event) error {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
@@ -40,20 +41,33 @@ func (h *Handler) answer(resp *http.Response, d *draft, cancel context.CancelFun
 	if isDelivered(o.code) {
 		return nil
 	}
-	_, cure := statuses().Find(false, o.code)
-	switch {
-	case o.code/100 == 3:
-		cure = "redirects are not followed: write the final address into url"
-	case o.batch && o.code == http.StatusUnsupportedMediaType:
-		cure = "the receiver takes no such batches: set another batch_format, or take it out"
-	}
 	text := outcome.Status(o.code)
 	if said := h.beginning(body, d.url); said != "" {
 		text += ": " + said
 	}
-	f := h.failed(o, d.url.Host, outcome.Failure{Text: text, Cure: cure})
+	f := h.failed(o, d.url.Host, outcome.Failure{Text: text, Cure: cureOf(o, string(body))})
 	f.wait, _ = outcome.RetryAfter(resp.Header, time.Now())
 	return f
+}
+
+// cureOf returns the operator's remedy for an answer, or "". The text decides about the remedy only.
+func cureOf(o observation, said string) string {
+	saysTLS := o.code == http.StatusBadRequest && strings.Contains(said, "HTTPS")
+	saysCertificate := o.code == http.StatusBadRequest && strings.Contains(said, "SSL certificate")
+
+	switch {
+	case o.code/100 == 3:
+		return "redirects are not followed: write the final address into url"
+	case o.batch && o.code == http.StatusUnsupportedMediaType:
+		return "the receiver takes no such batches: set another batch_format, or take it out"
+	case saysTLS:
+		return "write https:// into url"
+	case saysCertificate:
+		return "set tls.cert_file and tls.key_file to a certificate that the receiver takes"
+	default:
+		_, cure := statuses().Find(false, o.code)
+		return cure
+	}
 }
 
 // beginning returns the beginning of a body without the secrets.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/jsonline"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/handlers/message"
@@ -68,8 +69,9 @@ func (h *BatchHandler) Deliver(ctx context.Context, e *delivery.Event) error {
 //     aggregate, in a [delivery.TotalOrder] of the batch, has failed and will be tried again.
 //
 // A status that one event may have caused, such as 400, 413, or 500 without Retry-After, is not the answer for a batch: the
-// handler sends each half again, until the event at fault is alone. After a fault of the destination it sends nothing more,
-// and later events get the same error.
+// handler sends each half again, until the event at fault is alone. It stops when five events in a row were refused alone for
+// an unclear reason, and the rest gets [delivery.Throttled]. After a fault of the destination it sends nothing more, and later
+// events get the same error.
 func (h *BatchHandler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if len(events) == 0 {
 		return nil
@@ -88,7 +90,7 @@ func (h *BatchHandler) DeliverBatch(ctx context.Context, events []*delivery.Even
 			b.errs[i] = h.failed(h.observe(stageDraft), "", outcome.Failure{Err: err}).mark()
 		}
 	}
-	b.run(ctx)
+	b.run(httpconn.ForEvents(ctx, events...))
 	if !slices.ContainsFunc(b.errs, func(err error) bool { return err != nil }) {
 		return nil
 	}
@@ -191,7 +193,13 @@ type batch struct {
 	failed map[aggregate]bool
 	total  bool // all events are of one aggregate
 	asked  bool // a request was sent
+	// refused counts the events that were refused alone, for an unclear reason, since the receiver last took a request.
+	refused int
 }
+
+// maxRefused is how many events a call tries alone while the receiver takes none and its reason is unclear. The lane then
+// takes the receiver for down, and finds out with one event at a time.
+const maxRefused = 5
 
 // run sends the events that have no error yet, place by place.
 func (b *batch) run(ctx context.Context) {
@@ -305,8 +313,11 @@ func (b *batch) request(ctx context.Context, part []int) error {
 	leave()
 	switch {
 	case f == nil:
+		b.refused = 0
 		for _, i := range part {
-			b.settle(i, b.answer(d, b.events[i]))
+			err := b.answer(d, b.events[i])
+			b.h.transport.Learn(ctx, err)
+			b.settle(i, err)
 		}
 		return nil
 	case ctx.Err() != nil && f.code == 0:
@@ -322,13 +333,23 @@ func (b *batch) request(ctx context.Context, part []int) error {
 		return b.request(ctx, part[mid:])
 	}
 	err = b.h.verdict(d, f)
+	b.h.transport.Learn(ctx, err)
 	for _, i := range part {
 		b.settle(i, err)
 	}
-	if delivery.IsUnavailable(err) || delivery.IsThrottled(err) {
-		return err
+	if delivery.IsUnclear(err) {
+		b.refused++
 	}
-	return nil
+	switch {
+	case delivery.IsUnavailable(err), delivery.IsThrottled(err):
+		return err
+	case b.refused >= maxRefused:
+		return delivery.Throttled(0, b.h.out.Line(outcome.Failure{
+			Text: fmt.Sprintf("%s: not sent: the receiver has refused the %d events before, each alone", d.url.Host, b.refused),
+		}))
+	default:
+		return nil
+	}
 }
 
 // answer returns the error for an event of a request that was answered with 2xx.

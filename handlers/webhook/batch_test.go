@@ -119,7 +119,7 @@ func wholeAnswer(answer func(e arrivedEvent) int) http.HandlerFunc {
 func statusOfKind(kind string) int {
 	return map[string]int{
 		"rejected": http.StatusUnprocessableEntity, "tripped": http.StatusInternalServerError, "hurried": http.StatusTooManyRequests,
-		"locked": http.StatusUnauthorized,
+		"locked": http.StatusUnauthorized, "stopped": http.StatusBadRequest, "conflicting": http.StatusConflict,
 	}[kind]
 }
 
@@ -150,7 +150,7 @@ func TestBatchSuite(t *testing.T) {
 		t.Parallel()
 		r, ca := startTLSReceiver(t, eachAnswer(func(e arrivedEvent) result {
 			one := result{Status: cmp.Or(statusOfKind(e.kind()), http.StatusOK), Error: e.kind() + " with Bearer " + suiteToken}
-			if e.kind() == "tripped" || e.kind() == "hurried" {
+			if slices.Contains([]string{"tripped", "hurried", "conflicting"}, e.kind()) {
 				one.RetryAfter = 7
 			}
 			return one
@@ -190,7 +190,9 @@ func runBatchSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Confi
 		Ordered: true,
 		Cases: []handlertest.Case{
 			{Name: "refused for itself", Provoke: kind("rejected"), Class: delivery.ClassEvent, Permanent: true, Text: "422 Unprocessable Entity: "},
-			{Name: "tripped", Provoke: kind("tripped"), Class: delivery.ClassEvent, RetryAfter: wait, Text: "500 Internal Server Error: "},
+			{Name: "tripped", Provoke: kind("tripped"), Class: delivery.ClassEvent, Unclear: true, RetryAfter: wait, Text: "500 Internal Server Error: "},
+			{Name: "refused by a gateway", Provoke: kind("stopped"), Class: delivery.ClassEvent, Unclear: true, Permanent: true, Text: "400 Bad Request: "},
+			{Name: "to be tried later", Provoke: kind("conflicting"), Class: delivery.ClassEvent, RetryAfter: wait, Text: "409 Conflict: "},
 			{Name: "too many", Provoke: kind("hurried"), Class: delivery.ClassDestination, Throttled: true, RetryAfter: wait, Text: "429 Too Many Requests: "},
 			{Name: "credentials refused", Provoke: kind("locked"), Class: delivery.ClassDestination, Text: "401 Unauthorized: "},
 		},
@@ -358,10 +360,14 @@ func TestBatchRequests(t *testing.T) {
 	}
 }
 
-// initials are the classes of errors, a letter each: delivered, permanent, retry, throttled, unavailable.
+// initials are the classes of errors, a letter each: delivered, permanent, retry, throttled, unavailable; "?" is unclear.
 func initials(errs []error) string {
 	var all strings.Builder
 	for _, err := range errs {
+		if delivery.IsUnclear(err) {
+			all.WriteByte('?')
+			continue
+		}
 		all.WriteByte(deliverytest.Class(err)[0])
 	}
 	return all.String()
@@ -413,11 +419,11 @@ func TestBatchAnswers(t *testing.T) {
 		},
 		"207, 424 behind a failure": {
 			answer: statusOf(http.StatusMultiStatus, named(id("1", ok), id("2", result{Status: 500}), id("3", result{Status: 424}), id("4", ok))),
-			want:   "drrt", text: "500 Internal Server Error", one: true,
+			want:   "d?rt", text: "500 Internal Server Error", one: true,
 		},
 		"207, delivered behind a failure": {
 			answer: statusOf(http.StatusMultiStatus, named(id("1", result{Status: 500}), id("2", ok), id("3", result{Status: 422}), id("4", ok))),
-			want:   "rtpt", text: "500 Internal Server Error", one: true,
+			want:   "?tpt", text: "500 Internal Server Error", one: true,
 		},
 		"207, delivered behind a dead one": {
 			answer: statusOf(http.StatusMultiStatus, named(id("1", ok), id("2", result{Status: 422}), id("3", ok), id("4", ok))),
@@ -444,9 +450,12 @@ func TestBatchAnswers(t *testing.T) {
 		"413, one too large": {answer: refuses(413, "3"), want: "ddpd", requests: "1 2 3 4, 1 2, 3 4, 3, 4", text: "413 Request Entity Too Large: event 3"},
 		"422":                {answer: refuses(422, "2"), want: "dpdd", requests: "1 2 3 4, 1 2, 1, 2, 3 4", text: "422 Unprocessable Entity: event 2"},
 		"422, one aggregate": {answer: refuses(422, "2"), want: "dpdd", requests: "1 2 3 4, 1 2, 1, 2, 3 4", text: "422", one: true},
-		"500 over one":       {answer: refuses(500, "2"), want: "drdd", requests: "1 2 3 4, 1 2, 1, 2, 3 4", text: "500 Internal Server Error: event 2"},
-		"500, one aggregate": {answer: refuses(500, "2"), want: "drtt", requests: "1 2 3 4, 1 2, 1, 2", text: "500", one: true},
-		"500 with a pause":   {answer: statusOf(500, "", "Retry-After", "7"), want: "rrrr"},
+		"500 over one":       {answer: refuses(500, "2"), want: "d?dd", requests: "1 2 3 4, 1 2, 1, 2, 3 4", text: "500 Internal Server Error: event 2"},
+		"500, one aggregate": {answer: refuses(500, "2"), want: "d?tt", requests: "1 2 3 4, 1 2, 1, 2", text: "500", one: true},
+		"500 with a pause":   {answer: statusOf(500, "", "Retry-After", "7"), want: "????"},
+		"409 with a pause":   {answer: statusOf(409, "", "Retry-After", "7"), want: "rrrr"},
+		"400 over one":       {answer: refuses(400, "2"), want: "d?dd", requests: "1 2 3 4, 1 2, 1, 2, 3 4", text: "400 Bad Request: event 2"},
+		"402":                {answer: statusOf(402, ""), want: "uuuu"},
 		"415":                {answer: statusOf(415, ""), want: "uuuu", text: "(the receiver takes no such batches: set another batch_format, or take it out)"},
 		"401":                {answer: statusOf(401, ""), want: "uuuu"},
 		"404":                {answer: statusOf(404, ""), want: "uuuu"},
@@ -489,12 +498,53 @@ func TestResultsOfTotalOrder(t *testing.T) {
 	}))
 	h := deliverytest.Open(t, NewBatch, Config{URL: r.url(), BatchFormat: BatchNDJSON, BatchBytes: 1000})
 	errs := h.DeliverBatch(delivery.WithTotalOrder(t.Context()), deliverytest.Spread("hook", deliverytest.UpTo(8)...))
-	deliverytest.WantClasses(t, errs, "delivered retry "+deliverytest.Times("throttled", 6))
+	deliverytest.WantClasses(t, errs, "delivered unclear-retry "+deliverytest.Times("throttled", 6))
 	if wait, ok := delivery.RetryDelay(errs[1]); !ok || wait != 3*time.Second {
 		t.Errorf("a pause of %v, want 3s", wait)
 	}
 	if got := len(r.all()); got != 1 {
 		t.Errorf("%d requests: nothing may follow a failure", got)
+	}
+}
+
+// TestRefusedBatchIsBounded: a receiver that refuses every event gets a few requests, and not two for each event. Only the
+// events that were refused alone are suspected.
+func TestRefusedBatchIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 410, 500} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			r := startReceiver(t, statusOf(status, ""))
+			h := deliverytest.Open(t, NewBatch, Config{URL: r.url(), BatchFormat: BatchNDJSON})
+			errs := h.DeliverBatch(t.Context(), deliverytest.Spread("hook", deliverytest.UpTo(100)...))
+			if got, want := initials(errs), strings.Repeat("?", maxRefused)+strings.Repeat("t", 100-maxRefused); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+			deliverytest.WantText(t, errs[99], "not sent: the receiver has refused the 5 events before, each alone")
+			if n := len(r.all()); n > 16 {
+				t.Errorf("%d requests", n)
+			}
+		})
+	}
+}
+
+// TestBadEventsOfBatchAreFound: a receiver that takes events in between gets the whole batch, however many it refuses.
+func TestBadEventsOfBatchAreFound(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, wholeAnswer(func(e arrivedEvent) int {
+		if len(e.id()) == 2 && e.id()[1] == '0' { // 10, 20, ... 90
+			return http.StatusBadRequest
+		}
+		return 0
+	}))
+	h := deliverytest.Open(t, NewBatch, Config{URL: r.url(), BatchFormat: BatchNDJSON})
+	events := deliverytest.Spread("hook", deliverytest.UpTo(99)...)
+	for _, e := range events {
+		e.AggregateID = fmt.Sprint(e.ID) // so that none waits for another
+	}
+	errs := h.DeliverBatch(t.Context(), events)
+	if got, want := initials(errs), strings.Repeat(strings.Repeat("d", 9)+"?", 9)+strings.Repeat("d", 9); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -32,22 +32,33 @@ type observation struct {
 }
 
 // statuses is the table of statuses that are not a success. They separate refusals of this event from refusals of
-// every event. Own is the class where the URL is not the same for every event.
+// every event. Own is the class where the URL is not the same for every event. Other statuses are unclear: a gateway, a
+// proxy or a wrong deployment answers every event with them. See observation.classOfStatus.
 func statuses() outcome.Table[int] {
 	return outcome.Table[int]{
-		{ // our credentials, our method
-			Codes: []int{
-				http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusMisdirectedRequest, http.StatusUpgradeRequired,
-			},
+		{ // our credentials
+			Codes: []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMisdirectedRequest, http.StatusUpgradeRequired},
 			Class: outcome.Unavailable,
 		},
 		{Codes: []int{http.StatusProxyAuthRequired}, Class: outcome.Unauthorized, Cure: "check user and password in proxy_url"},
 		{Codes: []int{http.StatusTooManyRequests}, Class: outcome.Throttled},
-		{Codes: []int{http.StatusNotFound}, Class: outcome.Unavailable, Own: outcome.Permanent},
+		{ // our URL, our method
+			Codes: []int{http.StatusNotFound, http.StatusMethodNotAllowed},
+			Class: outcome.Unavailable, Own: outcome.Unclear,
+		},
+		{
+			Codes: []int{http.StatusPaymentRequired},
+			Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "look at the account at the receiver: it wants payment",
+		},
+		{ // the receiver has read the event, and will not take it
+			Codes: []int{http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity},
+			Class: outcome.Permanent,
+		},
 		{ // cured by time, perhaps
-			Codes: []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly},
+			Codes: []int{http.StatusConflict, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly},
 			Class: outcome.Retry,
 		},
+		{Codes: []int{http.StatusRequestTimeout}, Class: outcome.UnclearRetry},
 		{
 			Codes: []int{
 				http.StatusNotImplemented, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
@@ -81,10 +92,19 @@ func classify(o observation) outcome.Class {
 	case o.at == stageTurn && !o.shut:
 		class = outcome.Throttled // by our own limits
 	}
-	if o.dynamic && (class == outcome.Unavailable || class == outcome.Throttled) {
-		return outcome.Retry // one of many hosts is down: the events of the others must not wait
+	if !o.dynamic {
+		return class
 	}
-	return class
+
+	// The refusals of one of many hosts prove nothing about the others, whose events must not wait.
+	switch {
+	case o.code == http.StatusGone:
+		return outcome.Permanent // this host wants no further requests
+	case class == outcome.Permanent:
+		return outcome.Permanent
+	default:
+		return outcome.Retry
+	}
 }
 
 func (o observation) classOfStatus() outcome.Class {
@@ -97,9 +117,9 @@ func (o observation) classOfStatus() outcome.Class {
 	case o.code < 400: // we follow no redirects, and speak no other protocol
 		return outcome.Unavailable
 	case o.code < 500:
-		return outcome.Permanent // 410 Gone among them: the server wants no further requests
+		return outcome.Unclear // 400 among them: a gateway's answer to a wrong certificate, or a receiver's to this event
 	default:
-		return outcome.Retry // 500: the receiver tripped, perhaps over this event
+		return outcome.UnclearRetry // 500: the receiver tripped, perhaps over this event
 	}
 }
 

@@ -25,7 +25,13 @@ func TestClassify(t *testing.T) {
 		{observation{at: stageConnect, proxy: true}, outcome.Unavailable, outcome.Unavailable},
 		{observation{at: stageAnswer, code: 407, proxy: true}, outcome.Unauthorized, outcome.Unauthorized},
 		{observation{at: stageAnswer, code: 404, constant: true}, outcome.Unavailable, outcome.Retry},
-		{observation{at: stageAnswer, code: 410, constant: true}, outcome.Permanent, outcome.Permanent},
+		{observation{at: stageAnswer, code: 404}, outcome.Unclear, outcome.Retry},
+		{observation{at: stageAnswer, code: 402, constant: true}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageAnswer, code: 405, constant: true}, outcome.Unavailable, outcome.Retry},
+		{observation{at: stageAnswer, code: 400, constant: true}, outcome.Unclear, outcome.Retry},
+		{observation{at: stageAnswer, code: 410, constant: true}, outcome.Unclear, outcome.Permanent},
+		{observation{at: stageAnswer, code: 422, constant: true}, outcome.Permanent, outcome.Permanent},
+		{observation{at: stageAnswer, code: 500, constant: true}, outcome.UnclearRetry, outcome.Retry},
 	} {
 		for _, dynamic := range []bool{false, true} {
 			want := c.fixed
@@ -43,8 +49,8 @@ func TestClassify(t *testing.T) {
 func TestClassOfEveryStatus(t *testing.T) {
 	t.Parallel()
 	want := map[int]outcome.Class{
-		401: outcome.Unavailable, 403: outcome.Unavailable, 405: outcome.Unavailable, 407: outcome.Unauthorized, 421: outcome.Unavailable, 426: outcome.Unavailable, 429: outcome.Throttled,
-		408: outcome.Retry, 409: outcome.Retry, 423: outcome.Retry, 424: outcome.Retry, 425: outcome.Retry,
+		401: outcome.Unavailable, 403: outcome.Unavailable, 407: outcome.Unauthorized, 421: outcome.Unavailable, 426: outcome.Unavailable, 429: outcome.Throttled,
+		408: outcome.UnclearRetry, 409: outcome.Retry, 413: outcome.Permanent, 422: outcome.Permanent, 423: outcome.Retry, 424: outcome.Retry, 425: outcome.Retry,
 		501: outcome.Unavailable, 502: outcome.Unavailable, 503: outcome.Unavailable, 504: outcome.Unavailable, 505: outcome.Unavailable, 507: outcome.Unavailable, 511: outcome.Unavailable,
 	}
 	for code := 520; code <= 530; code++ {
@@ -62,9 +68,9 @@ func TestClassOfEveryStatus(t *testing.T) {
 			}
 			continue
 		case code < 500:
-			w = outcome.Permanent
+			w = outcome.Unclear
 		default:
-			w = outcome.Retry
+			w = outcome.UnclearRetry
 		}
 		if got := classify(observation{at: stageAnswer, code: code}); got != w || isDelivered(code) {
 			t.Errorf("%d is class %d, want %d", code, got, w)

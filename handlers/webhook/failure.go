@@ -44,8 +44,14 @@ func (f *failure) aboutOne() bool {
 	if f.at != stageAnswer {
 		return false
 	}
-	class := classify(f.observation)
-	return class == outcome.Permanent || class == outcome.Retry && f.wait == 0
+	switch classify(f.observation) {
+	case outcome.Permanent, outcome.Unclear:
+		return true
+	case outcome.Retry, outcome.UnclearRetry:
+		return f.wait == 0
+	default:
+		return false
+	}
 }
 
 // failed describes a failure at a host.

@@ -108,7 +108,7 @@ var wireFaults = map[string]struct {
 		serve: func(c net.Conn, r *bufio.Reader) {
 			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 100\r\n\r\nno such")
 			awaitEnd(r)
-		}, want: "permanent", text: "400 Bad Request: no such",
+		}, want: "unclear, permanent", text: "400 Bad Request: no such",
 	},
 	"endless body of 200": {
 		serve: func(c net.Conn, _ *bufio.Reader) {
@@ -128,7 +128,7 @@ var wireFaults = map[string]struct {
 					return
 				}
 			}
-		}, want: "retry", text: "500 Internal Server Error: fire é é",
+		}, want: "unclear, retry", text: "500 Internal Server Error: fire é é",
 	},
 	"body cut off": {
 		serve: func(c net.Conn, _ *bufio.Reader) {
@@ -250,14 +250,14 @@ func TestFaultsOfTheWay(t *testing.T) {
 		"TLS to a plain port": {
 			Config{URL: strings.Replace(plain.url(), "http:", "https:", 1) + query}, "is it http:// and not https://?",
 		},
-		"plain to a TLS port": {Config{URL: strings.Replace(secure.url(), "https:", "http:", 1) + query}, "400 Bad Request"},
+		"plain to a TLS port": {Config{URL: strings.Replace(secure.url(), "https:", "http:", 1) + query}, "(write https:// into url)"},
 		"no TLS handshake":    {Config{URL: "https://" + silent + query, TLSTimeout: short}, "TLS handshake: tls_timeout of 50ms is over"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			want := "unavailable"
 			if name == "plain to a TLS port" {
-				want = "permanent" // Go's server answers so; no other class is possible
+				want = "unclear, permanent" // Go's server answers so
 			}
 			checkVerdict(t, deliver(t, c.cfg, event(ada)), want, c.text)
 		})

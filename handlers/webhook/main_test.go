@@ -190,6 +190,8 @@ func verdictOn(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
+	case delivery.IsUnclear(err):
+		return "unclear, " + verdictOn(delivery.Proven(err))
 	case delivery.IsPermanent(err):
 		return "permanent"
 	case delivery.IsUnavailable(err):

@@ -29,6 +29,12 @@ func suiteAnswer(w http.ResponseWriter, r *http.Request) {
 	case "tripped":
 		w.Header().Set("Retry-After", "7")
 		http.Error(w, "oops", http.StatusInternalServerError)
+	case "conflicting":
+		w.Header().Set("Retry-After", "8")
+		http.Error(w, "later", http.StatusConflict)
+	case "stopped":
+		w.Header().Set("Retry-After", "8")
+		http.Error(w, "No required SSL certificate was sent", http.StatusBadRequest)
 	case "hurried":
 		w.Header().Set("Retry-After", "9")
 		http.Error(w, "slowly", http.StatusTooManyRequests)
@@ -81,7 +87,9 @@ func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, pr
 		Ordered: true,
 		Cases: []handlertest.Case{
 			{Name: "refused for itself", Provoke: one("rejected"), Class: delivery.ClassEvent, Permanent: true, Text: "422 Unprocessable Entity: no: Bearer [redacted] [url] [redacted]"},
-			{Name: "tripped", Provoke: one("tripped"), Class: delivery.ClassEvent, RetryAfter: 7 * time.Second, Text: "500 Internal Server Error: oops"},
+			{Name: "tripped", Provoke: one("tripped"), Class: delivery.ClassEvent, Unclear: true, RetryAfter: 7 * time.Second, Text: "500 Internal Server Error: oops"},
+			{Name: "to be tried later", Provoke: one("conflicting"), Class: delivery.ClassEvent, RetryAfter: 8 * time.Second, Text: "409 Conflict: later"},
+			{Name: "refused by a gateway", Provoke: one("stopped"), Class: delivery.ClassEvent, Unclear: true, Permanent: true, Text: "400 Bad Request: No required SSL certificate was sent (set tls.cert_file and tls.key_file to a certificate that the receiver takes)"},
 			{Name: "too many", Provoke: one("hurried"), Class: delivery.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second, Text: "429 Too Many Requests: slowly"},
 			{Name: "credentials refused", Provoke: one("locked"), Class: delivery.ClassDestination, Text: "401 Unauthorized: who are you with Bearer [redacted]"},
 			{Name: "payload not JSON is of no interest", Provoke: func(tb testing.TB) error { tb.Helper(); return deliver(tb, cfg, event("x")) }},

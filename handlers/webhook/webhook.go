@@ -101,20 +101,22 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 // Deliver sends the request for e. What an error means:
 //
 //   - [delivery.Permanent]: the request cannot be made from this event, or the
-//     server refuses it for good (4xx, but for those below), or the event names
-//     a host at an address that may not be connected to.
+//     server answers 413 or 422, or the event names a host at an address that may
+//     not be connected to.
+//   - [delivery.Unclear]: another 4xx, 404 where the URL is made of the event, 500
+//     or the like: this event is at fault, or a gateway or a wrong deployment.
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
-//     connection, redirects, takes neither our credentials nor our method, or
-//     answers 404 (where the URL is the same for every event), 502, 503 or 504.
+//     connection, redirects, refuses our credentials, or answers 402, 404 or 405
+//     (where the URL is the same for every event), 502, 503 or 504.
 //   - [delivery.Throttled]: the server answers 429, or host_rate_limit and
 //     host_concurrency leave no turn in time. A 503 is an outage, whatever its
 //     Retry-After says: nothing is sent before that is over.
 //   - [delivery.RetryAfter]: the server asked for that pause.
-//   - any other: the server answered 408, 409, 500 or the like.
+//   - any other: the server answered 409, 423, 424 or 425.
 //   - ctx's cause, if ctx was done first.
 //
-// Where the event chooses the host, Unavailable and Throttled become "any other": the
-// events for other hosts must not wait.
+// Where the event chooses the host, Unavailable, Throttled and Unclear become "any other",
+// and 410 becomes Permanent: the events for other hosts must not wait.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if !h.begin() {
 		return h.out.Closed()
@@ -129,11 +131,14 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		return h.noTurn(d, err)
 	}
 	defer leave()
+	ctx = httpconn.ForEvents(ctx, e)
 	f := h.send(ctx, d)
 	if f != nil && ctx.Err() != nil && f.code == 0 {
 		return h.out.Ended(ctx, d.url.Host+": "+f.at.doing())
 	}
-	return h.verdict(d, f)
+	err = h.verdict(d, f)
+	h.transport.Learn(ctx, err)
+	return err
 }
 
 // Close closes the connections once no Deliver is under way; calls under way
@@ -235,9 +240,6 @@ func (h *Handler) verdict(d *draft, f *failure) error {
 	}
 	class := classify(f.observation)
 	down := class == outcome.Unavailable || class == outcome.Unauthorized
-	if down {
-		h.transport.Renew()
-	}
 	// A throttled lane waits already. Where events choose their hosts, only this host waits.
 	if f.wait > 0 && class != outcome.Throttled && (down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all requests to the host

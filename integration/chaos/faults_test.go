@@ -96,6 +96,7 @@ func faults() []fault {
 		{name: "clock of PostgreSQL jumps back", turns: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
 		{name: "notification queue full", turns: true, server: smallQueueServer, inject: fillQueue, heal: emptyQueue},
 		{name: "updates stalled past statement_timeout", turns: true, inject: stallUpdates, heal: endStall},
+		{name: "row level security without a policy", turns: true, inject: hideRows, heal: showRows},
 		// Ids mean nothing to a queue.
 		{name: "ids begin again", only: outboxsql.ModeStream, inject: restartIDs, heal: seekBeginning, lasts: nothing},
 		{name: "events that cannot be read", turns: true, inject: damage, heal: repair, lasts: nothing},
@@ -451,6 +452,19 @@ func stallUpdates(c *cell) {
 
 // endStall also releases the statements that wait at the moment.
 func endStall(c *cell) { c.exec(`DELETE FROM stall`) }
+
+// hideRows enables row level security, which would hide all events from the role of the relays, until PostgreSQL has
+// refused their statements (42501).
+func hideRows(c *cell) {
+	c.exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
+	c.broken = len(c.relays)
+	c.load.insist("hidden-", 20, 200) // the backlog may be done
+	c.await("the relays are refused", func() bool {
+		return c.some(func(r *child) bool { return r.log.has("(SQLSTATE 42501)") })
+	})
+}
+
+func showRows(c *cell) { c.exec(`ALTER TABLE outbox_events DISABLE ROW LEVEL SECURITY`) }
 
 func throughPgBouncer(c *cell) {
 	c.pooler, c.relayURL = testenv.OwnPgBouncer(c.t, c.relayURL, "session")

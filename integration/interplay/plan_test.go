@@ -78,6 +78,7 @@ type event struct {
 	aggregate int           // 0 for none
 	delay     time.Duration // from its insertion
 	old       bool          // written long ago, by its created_at
+	large     bool          // its payload has largePayload bytes
 }
 
 // ending is how a transaction ends.
@@ -118,13 +119,14 @@ const (
 	discard
 	redeliver
 	convert
+	ignore
 )
 
 // String returns the name of an action.
 func (a action) String() string {
 	return []string{
 		"write", "wait", "rest", "outage", "end outage", "pause", "resume", "restart", "kill", "cut", "isolate", "reload", "replay",
-		"stop replay", "seek", "discard", "redeliver", "convert",
+		"stop replay", "seek", "discard", "redeliver", "convert", "ignore",
 	}[a]
 }
 
@@ -132,7 +134,8 @@ func (a action) String() string {
 type step struct {
 	action      action
 	txs         []transaction // write
-	pause       time.Duration // wait
+	pause       time.Duration // wait, ignore
+	table       string        // ignore: a trigger of the user ignores the writes of relays to it
 	destination string
 	relay       int
 	gone        bool          // kill: it starts again with the next rest
@@ -170,6 +173,8 @@ func (s step) String() string {
 		fmt.Fprintf(&b, " %s from %d%%", s.destination, s.at)
 	case redeliver:
 		fmt.Fprintf(&b, " %s heal=%t", s.destination, s.heal)
+	case ignore:
+		fmt.Fprintf(&b, " %s for %v", s.table, s.pause)
 	case rest, convert:
 	}
 	return b.String()
@@ -189,6 +194,9 @@ func (t transaction) String() string {
 		}
 		if e.old {
 			b.WriteString(" old")
+		}
+		if e.large {
+			b.WriteString(" large")
 		}
 	}
 	if t.savepoint {
@@ -315,7 +323,24 @@ func newPlan(seed uint64) *plan {
 		p.steps = append(p.steps, g.step())
 	}
 	p.shard(rand.New(rand.NewPCG(seed, 2)))
+	p.surround(rand.New(rand.NewPCG(seed, 3)))
 	return p
+}
+
+// surround makes some events large, and has triggers of the user ignore writes at some times.
+func (p *plan) surround(r *rand.Rand) {
+	for i := range p.steps {
+		for _, tx := range p.steps[i].txs {
+			for j := range tx.events {
+				tx.events[j].large = r.IntN(40) == 0
+			}
+		}
+	}
+	for range max(0, r.IntN(8)-5) {
+		tables := []string{"outbox_events", "outbox_deliveries", "outbox_positions"}
+		s := step{action: ignore, table: tables[r.IntN(len(tables))], pause: time.Duration(r.IntN(40)) * time.Millisecond}
+		p.steps = slices.Insert(p.steps, r.IntN(len(p.steps)+1), s)
+	}
 }
 
 // shard gives some destinations several shards, and others with some reloads.

@@ -90,6 +90,19 @@ func exactly(file string) (*tls.Config, error) {
 	}, nil
 }
 
+// CheckOutcomes is the name of the check that names the outcomes of single events that are withheld.
+const CheckOutcomes = "outcomes"
+
+// Advice returns the lines of an advisory check that fails, from the answer of /readyz?verbose.
+func Advice(answer, check string) (all []string) {
+	for line := range strings.Lines(answer) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "[!] "+check+": "); ok {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
 // Failures returns why a relay is not ready, from the answer of /readyz?verbose: a line for each failed check that is not
 // advisory. An answer without details is returned unchanged.
 func Failures(answer string) (all []string) {

@@ -10,8 +10,8 @@
 //	next    | its first row is finished, which is not written yet  | next   | next     | ready   | next  | next     | -
 //	ready   | its rows are about to be read and handed over        | ready  | next     | ready   | ready | ready    | waiting
 //
-// A replay that has yet to hand over earlier events holds its aggregates: written moves them from next to check. A
-// total order has one aggregate.
+// A replay that has yet to hand over earlier events holds its aggregates, and so does a row that the database refuses:
+// written moves them from next and ready to check. A total order has one aggregate.
 package aggregates
 
 import (
@@ -42,7 +42,7 @@ const (
 	Free
 
 	written  // all known results of its rows are in the table
-	held     // as written, but a replay holds the aggregate
+	held     // as written, but the aggregate is held
 	occupied // a row in front is due later, or runs
 	read     // its first rows are about to be read; their results move the aggregate
 )
@@ -59,7 +59,7 @@ func (s step) after(c Cause) step {
 			return stepReady
 		}
 	case held:
-		if s == stepNext {
+		if s >= stepNext {
 			return stepCheck
 		}
 	case Free:
@@ -151,12 +151,12 @@ func (s *Set) Pending(key dispatch.Key, name string) {
 	g.unwritten = true
 }
 
-// Wrote records that all pending rows are in the table. holds reports that a replay holds an aggregate.
+// Wrote records that all pending rows are in the table, except those of aggregates that are held.
 func (s *Set) Wrote(holds func(name string) bool) {
 	for _, g := range s.all {
 		g.unwritten = false
 		c := written
-		if g.step == stepNext && holds(g.Name) {
+		if g.step >= stepNext && holds(g.Name) {
 			c = held
 		}
 		s.moveTo(g, g.step.after(c))
@@ -195,7 +195,7 @@ func (s *Set) UnwrittenReady() bool {
 	return slices.ContainsFunc(s.queue, func(g *Aggregate) bool { return g.unwritten && g.step == stepReady })
 }
 
-// ToCheck returns the aggregates to check, without aggregates that a replay holds. An aggregate with a running delivery
+// ToCheck returns the aggregates to check, without aggregates that are held. An aggregate with a running delivery
 // waits: the last answer moves it, or it stays in front.
 func (s *Set) ToCheck(busy func(dispatch.Key) bool, holds func(name string) bool) (all []*Aggregate) {
 	for _, g := range s.all {

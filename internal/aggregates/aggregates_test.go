@@ -16,7 +16,7 @@ func TestSteps(t *testing.T) {
 		stepWaiting: {stepCheck, stepNext, stepWaiting, stepWaiting, stepReady, stepWaiting, stepWaiting},
 		stepCheck:   {stepCheck, stepNext, stepCheck, stepCheck, stepReady, stepWaiting, stepWaiting},
 		stepNext:    {stepNext, stepNext, stepReady, stepCheck, stepNext, stepNext, stepWaiting},
-		stepReady:   {stepReady, stepNext, stepReady, stepReady, stepReady, stepReady, stepWaiting},
+		stepReady:   {stepReady, stepNext, stepReady, stepCheck, stepReady, stepReady, stepWaiting},
 	} {
 		for i, c := range causes {
 			if got := from.after(c); got != want[i] {

@@ -228,7 +228,8 @@ func TestInsert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.None <= 0 || r.Auto <= 0 || r.Suppressed <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 || !r.OK() {
+	if r.None <= 0 || r.Auto <= 0 || r.Suppressed <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 ||
+		r.AloneRatio <= 0 || r.FrozenRatio <= 0 || r.ListenRatio <= 0 || !r.OK() {
 		t.Errorf("result %+v", r)
 	}
 	checkEmpty(t, url)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,9 +37,17 @@ type InsertResult struct {
 	None         float64 `json:"none"`
 	Auto         float64 `json:"auto"`
 	Suppressed   float64 `json:"silent"`
+	Alone        float64 `json:"alone"`
+	Frozen       float64 `json:"frozen"`
 	Always       float64 `json:"always"`
 	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
 	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
+	AloneRatio   float64 `json:"alone_ratio"`   // alone / none
+	FrozenRatio  float64 `json:"frozen_ratio"`  // frozen / none
+	// The latencies of commits at a low rate, without a trigger and with a relay that listens, and the medians' ratio.
+	SlowNone    *CommitLatency `json:"slow_none"`
+	SlowListens *CommitLatency `json:"slow_listens"`
+	ListenRatio float64        `json:"listen_ratio"`
 	// With Serialized: the rate of serialized writers, the same divided by the rate without a trigger, and the commit
 	// latencies of both.
 	Serialized      float64        `json:"serialized,omitempty"`
@@ -71,6 +80,9 @@ func (InsertResult) OK() bool { return true }
 const (
 	// longestWarmUp bounds the start of a round that is not counted: the relay wakes up in it.
 	longestWarmUp = 250 * time.Millisecond
+	// slowRate and slowWriters make a rate in commits per second at which a relay listens.
+	slowRate    = 50
+	slowWriters = 4
 )
 
 // variant is a table with one notify mode.
@@ -82,6 +94,7 @@ type variant struct {
 	line   bool // writers are serialized
 	rates  []float64
 	took   []time.Duration // each commit; kept if latencies are printed
+	slow   []time.Duration // each commit at a low rate
 	cpu    share
 	relay  *process  // running on the table, or nil
 	behind []float64 // seconds that the relay needed to catch up, per round
@@ -103,12 +116,16 @@ const (
 	noTrigger = iota
 	notifyAuto
 	notifySuppressed
+	notifyAlone
+	notifyFrozen
 	notifyAlways
 	inLine // with Serialized only
 )
 
 // Insert measures how many transactions writers commit per second: without a trigger; with the default trigger and a
-// running relay; with a suppressed trigger and no relay; and with a notification of every event. The variants take turns.
+// running relay; with a suppressed trigger and no relay; with the default trigger and no relay, or a frozen one; and with a
+// notification of every event. The variants take turns. It also measures commits at a low rate, at which the running relay
+// listens.
 func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 	if o.Writers < 1 || o.Seconds < 1 {
 		return InsertResult{}, fmt.Errorf("writers and seconds must be at least 1, not %d and %d", o.Writers, o.Seconds)
@@ -128,6 +145,8 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 				noTrigger:        {name: prefix + "none", mode: mode, notify: outboxsql.NotifyOff},
 				notifyAuto:       {name: prefix + "auto", mode: mode, notify: outboxsql.NotifyAuto},
 				notifySuppressed: {name: prefix + "silent", mode: mode, notify: outboxsql.NotifyAuto},
+				notifyAlone:      {name: prefix + "alone", mode: mode, notify: outboxsql.NotifyAuto},
+				notifyFrozen:     {name: prefix + "frozen", mode: mode, notify: outboxsql.NotifyAuto},
 				notifyAlways:     {name: prefix + "always", mode: mode, notify: outboxsql.NotifyAlways},
 			}...)
 			if o.Serialized {
@@ -174,7 +193,15 @@ func (b *insert) run(ctx context.Context) (err error) {
 	if _, err := b.pool.Exec(ctx, "CHECKPOINT"); err != nil {
 		return err
 	}
-	return b.rounds(ctx, writers)
+	if err := b.rounds(ctx, writers); err != nil {
+		return err
+	}
+	for of := range slices.Chunk(b.variants, b.each()) {
+		if err := b.slowRounds(ctx, []*variant{of[noTrigger], of[notifyAuto]}, writers[:min(slowWriters, len(writers))]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // each returns how many variants a mode has.
@@ -226,7 +253,41 @@ func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, 
 		_, err := auto.relay.stop()
 		return err
 	})
+	kill, err := b.freeze(ctx, of[notifyFrozen])
+	if err != nil {
+		return stop, fmt.Errorf("freeze a relay: %w", err)
+	}
+	stops = append(stops, kill)
 	return stop, nil
+}
+
+// freeze starts a relay, freezes it, and waits until the server has ended the session by which it listens.
+func (b *insert) freeze(ctx context.Context, v *variant) (kill func() error, err error) {
+	relay, err := b.startProcess(ctx, v.schema, order{Total: b.want.Total})
+	if err != nil {
+		return nil, err
+	}
+	kill = func() error {
+		err := relay.cmd.Process.Kill()
+		_ = relay.cmd.Wait() // it was killed
+		return err
+	}
+	if err = relay.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return nil, errors.Join(err, kill())
+	}
+
+	for listens := true; listens && err == nil; {
+		// 1853122163 is 'ntfs' in ASCII; sql/triggers.sql has the same number.
+		err = b.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE classid = 1853122163 AND objid = (hashtext($1)::bigint & 4294967295)::oid
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, outboxsql.Channel(v.schema)).Scan(&listens)
+		if err == nil {
+			err = sleepTimer(ctx, longestWarmUp)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, kill())
+	}
+	return kill, nil
 }
 
 // hold takes the lock that the trigger tests, as a polling relay does.
@@ -295,6 +356,41 @@ func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 		v.rates = took[i]
 	}
 	return err
+}
+
+// slowRounds measures commits at a low rate in two tables, in turns.
+func (b *insert) slowRounds(ctx context.Context, of []*variant, writers []*pgx.Conn) error {
+	pause := time.Duration(len(writers)) * time.Second / slowRate
+	each := b.want.Seconds * slowRate / leastRounds / len(writers) // commits of a writer in a round
+	_, err := inTurns(ctx, leastRounds, of, func(ctx context.Context, v *variant) (_ int, err error) {
+		took := make([][]time.Duration, len(writers))
+		var tasks []func(context.Context) error
+		for i, conn := range writers {
+			tasks = append(tasks, func(ctx context.Context) (err error) {
+				took[i], err = writeSlowly(ctx, conn, v.name, max(1, each), pause)
+				return err
+			})
+		}
+		err = together(ctx, tasks...)
+		v.slow = append(v.slow, slices.Concat(took...)...)
+		return 0, err
+	})
+	return err
+}
+
+// writeSlowly commits n events, with a pause before each, and returns the duration of each commit.
+func writeSlowly(ctx context.Context, conn *pgx.Conn, name string, n int, pause time.Duration) (took []time.Duration, err error) {
+	for range n {
+		if err := sleepTimer(ctx, pause); err != nil {
+			return took, err
+		}
+		since := time.Now()
+		if res := conn.PgConn().ExecPrepared(ctx, name, [][]byte{[]byte(payload(payloadBytes))}, inBinary(), nil).Read(); res.Err != nil {
+			return took, res.Err
+		}
+		took = append(took, time.Since(since))
+	}
+	return took, nil
 }
 
 // round makes all writers write into one table for length, and returns the commits per second.
@@ -378,6 +474,10 @@ func (b *insert) report() InsertResult {
 	for of := range slices.Chunk(b.variants, b.each()) {
 		b.reportRelay(of[notifyAuto])
 	}
+	for i, one := range results {
+		b.printf("\n%s, median and 99th percentile of a commit at %d/s: none %v, a relay listens %v; ratio of the medians %.3f\n",
+			b.variants[i*b.each()].mode, slowRate, one.SlowNone, one.SlowListens, one.ListenRatio)
+	}
 	for i := range results {
 		if one := &results[i]; one.LineLatency != nil {
 			b.printf("\n%s, median and 99th percentile of a commit: none %v, serialized %v\n", b.variants[i*b.each()].mode, one.NoneLatency, one.LineLatency)
@@ -395,12 +495,18 @@ func (b *insert) rows(g grid, of []*variant) InsertResult {
 	for i, v := range of {
 		medians[i] = round(median(v.rates), 0)
 	}
-	r := InsertResult{None: medians[noTrigger], Auto: medians[notifyAuto], Suppressed: medians[notifySuppressed], Always: medians[notifyAlways]}
+	r := InsertResult{
+		None: medians[noTrigger], Auto: medians[notifyAuto], Suppressed: medians[notifySuppressed],
+		Alone: medians[notifyAlone], Frozen: medians[notifyFrozen], Always: medians[notifyAlways],
+		SlowNone: latencyOf(of[noTrigger].slow), SlowListens: latencyOf(of[notifyAuto].slow),
+	}
+	r.AloneRatio, r.FrozenRatio = round(ratio(r.Alone, r.None), 3), round(ratio(r.Frozen, r.None), 3)
+	r.ListenRatio = round(ratio(r.SlowNone.P50, r.SlowListens.P50), 3)
 	r.AutoRatio, r.TriggerRatio = round(ratio(r.Auto, r.None), 3), round(ratio(r.Suppressed, r.None), 3)
 	if len(b.variants) > b.each() {
 		g.row(string(of[0].mode) + ":")
 	}
-	names := []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "always: NOTIFY every time"}
+	names := []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "alone: no relay", "frozen: a frozen relay", "always: NOTIFY every time"}
 	if b.want.Serialized {
 		names = append(names, "serialized writers")
 		r.Serialized, r.SerializedRatio = medians[inLine], round(ratio(medians[inLine], r.None), 3)

@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // App is shared by all commands.
@@ -143,6 +144,9 @@ func (a *App) grantCure(cmd *cobra.Command, err error) string {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || refused.Code != InsufficientPrivilege || a.Role == "" {
 		return ""
+	}
+	if session.IsHidden(err) {
+		return ": " + session.HiddenCure
 	}
 	const owner = "run the command as the owner of the tables"
 	var flag string

@@ -89,6 +89,7 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 	}
 	if f.URL == "" {
 		url, set := a.Lookup("DATABASE_URL")
+		url = config.TrimURL(url)
 		if set && url == "" {
 			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
 		}

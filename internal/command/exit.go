@@ -6,12 +6,15 @@ import (
 )
 
 // The exit codes. A service manager should not restart a daemon that ended
-// with exitConfig: the same file would end it again.
+// with ExitUsage or ExitConfig: the same mistake would end it again.
+//
+// No code is 2: the runtime of Go ends with it after a panic, and after the
+// SIGABRT of a watchdog or SIGQUIT. A service manager must restart these.
 const (
 	ExitOK      = 0
 	ExitFailure = 1
-	ExitUsage   = 2
 	ExitChanges = 3  // of "plan --exit-code"
+	ExitUsage   = 64 // EX_USAGE of sysexits.h
 	ExitConfig  = 78 // EX_CONFIG of sysexits.h
 )
 

@@ -59,6 +59,11 @@ func AddYes(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
 }
 
+// AddAll adds --all.
+func AddAll(cmd *cobra.Command, all *bool) {
+	cmd.Flags().BoolVar(all, "all", false, "all that the command is about, in place of a choice")
+}
+
 // AddActor adds --actor and --reason.
 func AddActor(cmd *cobra.Command, actor, reason *string) {
 	cmd.Flags().StringVar(actor, "actor", "", "`who` does it, for the audit; default: user@host")

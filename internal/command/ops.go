@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -17,6 +18,8 @@ type OpsFlags struct {
 	DB DatabaseFlags
 	// Progress is set while With runs.
 	Progress *Progress
+	// Reports makes With read from the configuration file which destinations receive reports of dead letters.
+	Reports bool
 
 	output *cli.OneOf
 	cmd    *cobra.Command
@@ -42,7 +45,11 @@ func (f *OpsFlags) With(ctx context.Context, a *App, forget bool, do func(s *ops
 	}
 	defer store.Close(ctx, conn)
 	f.Progress.Say("%s", f.cmd.CommandPath())
-	s, err := ops.New(conn, ops.Config{Schema: f.DB.Schema, DeleteEvents: forget || f.DB.Keep == 0})
+	reportTo, err := f.reportTo(ctx, a)
+	if err != nil {
+		return err
+	}
+	s, err := ops.New(conn, ops.Config{Schema: f.DB.Schema, DeleteEvents: forget || f.DB.Keep == 0, ReportTo: reportTo})
 	if err == nil {
 		err = do(s)
 	}
@@ -50,6 +57,23 @@ func (f *OpsFlags) With(ctx context.Context, a *App, forget bool, do func(s *ops
 		return fmt.Errorf("%w; notifyd migrate --mode stream makes it one", err)
 	}
 	return Mistaken(err)
+}
+
+// reportTo reads from the configuration file which destinations receive reports of dead letters. It returns nil with
+// --database-url, which may name another database than the file does.
+func (f *OpsFlags) reportTo(ctx context.Context, a *App) (func(destination string) string, error) {
+	if !f.Reports || f.DB.Given != "" {
+		return nil, nil //nolint:nilnil // nil is how package ops spells "no reports"
+	}
+	c, _, err := f.DB.Optional(ctx, a, config.LoadRoutes)
+	if err != nil || c == nil {
+		return nil, err
+	}
+	to := make(map[string]string)
+	for _, d := range c.Destinations {
+		to[d.Name] = d.OnDead.To
+	}
+	return func(destination string) string { return to[destination] }, nil
 }
 
 // Agree asks a person for consent to the described action, unless yes is set.

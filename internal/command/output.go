@@ -23,6 +23,7 @@ import (
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/outboxes"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 // BasePrinter prints results, as a table or as JSON.
@@ -111,7 +112,7 @@ func Printable(text string) string {
 }
 
 // Connector connects with the settings of the role and the database as they are, but those of
-// [session.Startup]. Nothing is prepared by name, so that it works through every pooler.
+// [session.Startup] and row_security. Nothing is prepared by name, so that it works through every pooler.
 func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		own := cfg.Copy()
@@ -121,6 +122,10 @@ func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 		conn, err := pgx.ConnectConfig(ctx, own)
 		if err != nil {
 			return nil, outboxes.ConnectError(err)
+		}
+		if err := session.RefuseHiddenDirect(ctx, conn); err != nil {
+			store.Close(ctx, conn)
+			return nil, err //nolint:wrapcheck // the error names what failed
 		}
 		readUTC(conn)
 		return conn, nil

@@ -19,16 +19,19 @@ func (c *Config) checkExclusive() error {
 		if !ok {
 			continue
 		}
-		setting, value := s.Exclusive()
-		if value == "" {
+		setting, values := s.Exclusive(max(1, d.Shards))
+		if len(values) == 0 {
 			continue
 		}
 		path := "destinations." + d.Name + "." + setting
-		if before, taken := owners[claim{setting, value}]; taken {
-			errs = append(errs, field.Errorf(path, "%s is that of destinations.%s, too: give each one of its own", quote(value), before))
+		if at := slices.IndexFunc(values, func(value string) bool { return owners[claim{setting, value}] != "" }); at >= 0 {
+			before := owners[claim{setting, values[at]}]
+			errs = append(errs, field.Errorf(path, "%s is that of destinations.%s, too: give each one of its own", quote(values[at]), before))
 			continue
 		}
-		owners[claim{setting, value}] = d.Name
+		for _, value := range values {
+			owners[claim{setting, value}] = d.Name
+		}
 		switch users := c.outboxesOf(d.Name); {
 		case len(users) > 1:
 			errs = append(errs, field.Errorf(path, "the outboxes %s and %s would share it: leave it out, so that each has one of its own", users[0], users[1]))

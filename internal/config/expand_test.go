@@ -80,6 +80,11 @@ func TestDatabaseURLComesFromTheEnvironment(t *testing.T) {
 	if got := mustParse(t, head, vars).Database.URL.Reveal(); got != "postgres://env/db" {
 		t.Errorf("without url: %q", got)
 	}
+	for _, text := range []string{head, head + "database: {url: '${env:DATABASE_URL}'}\n"} {
+		if got := mustParse(t, text, vars+"\r\n").Database.URL.Reveal(); got != "postgres://env/db" {
+			t.Errorf("with a line break: %q", got)
+		}
+	}
 	if got := mustParse(t, head+"database: {url: postgres://file/db}\n", vars).Database.URL.Reveal(); got != "postgres://file/db" {
 		t.Errorf("with url: %q", got)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // Parse reads a configuration from memory. The name appears in messages, and
@@ -106,11 +107,23 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 // select the server of the PG* variables.
 const EmptyURL = "is empty: give it the connection string, or have neither database.url nor DATABASE_URL, to connect by the variables PG*"
 
+// TrimURL removes the line break at the end of a connection string that a variable has from a file.
+func TrimURL(url string) string { return strings.TrimRight(url, "\r\n") }
+
+func trimmed(url handlers.Secret) handlers.Secret {
+	if url.IsZero() {
+		return url
+	}
+	return handlers.NewSecret(TrimURL(url.Reveal()))
+}
+
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
 // reads the PG* variables, as psql does.
 func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 	const path = "database.url"
+	c.Database.URL, c.Database.ListenURL = trimmed(c.Database.URL), trimmed(c.Database.ListenURL)
 	value, ok := lookup("DATABASE_URL")
+	value = TrimURL(value)
 	if !c.Database.URL.IsZero() || d.list.explains(path) {
 		return
 	}
@@ -157,6 +170,12 @@ func (c *Config) warn(root *node, file string) {
 	for _, dest := range c.Destinations {
 		if !routed[dest.Name] {
 			add("destinations."+dest.Name, "no route leads to the destination %q", dest.Name)
+		}
+		if s, ok := dest.Settings.(Warner); ok {
+			for _, w := range field.Split(s.Warnings()) {
+				path := join("destinations."+dest.Name, field.Path(w))
+				add(path, "%s%s", prefix(path), oneLine(message(w)))
+			}
 		}
 	}
 	if len(c.Destinations) == 0 {

@@ -30,12 +30,19 @@ type Settings interface {
 	Validate() error
 }
 
-// Effective is implemented by settings whose defaults depend on other settings, or are
-// those of another package: [Print] and [Diff] show and compare what it returns.
+// Effective is implemented by settings whose defaults come from other settings or from another package. [Print] shows the
+// result, and [Diff] compares it.
 type Effective interface {
 	// Effective returns a copy with every default filled in, which is valid if the
 	// settings are.
 	Effective() Settings
+}
+
+// Warner is implemented by settings that may be allowed but probably not intended.
+type Warner interface {
+	// Warnings returns such settings of a valid configuration, joined by errors.Join, each a [*handlers.FieldError]
+	// whose path is relative to the struct.
+	Warnings() error
 }
 
 // Ordered is implemented by settings that may work only in a stream that keeps order.
@@ -62,9 +69,9 @@ func (d *Destination) checkOrder() error {
 
 // Exclusive is implemented by settings that may name what only one destination of one outbox may use.
 type Exclusive interface {
-	// Exclusive returns the setting and its value, such as "transactional_id"; an empty value if there is none, or each
-	// outbox has one of its own.
-	Exclusive() (setting, value string)
+	// Exclusive returns the name of the setting, such as "transactional_id", and its value for each shard. It returns no
+	// values if the setting is empty or differs between outboxes.
+	Exclusive(shards int) (setting string, values []string)
 }
 
 // Dependent is implemented by settings with a default that depends on another setting.

@@ -140,6 +140,21 @@ func TestEditAndRetry(t *testing.T) {
 	if !query[bool](s, `SELECT available_at <= now() AND (SELECT count(*) = 1 FROM outbox_audit WHERE action = 'retry' AND actor = 'console') FROM outbox_deliveries`) {
 		t.Error("it is not due, or not in the audit")
 	}
+
+	bury := url.Values{"event": {fmt.Sprint(id)}, "destination": {"mail"}, "reason": {"no such address"}}
+	if page := s.get(event); !strings.Contains(page, "Make it a dead letter") {
+		t.Errorf("it cannot be buried:\n%s", page)
+	}
+	a = s.post(event, Path+"events/bury", bury)
+	if a.code != http.StatusSeeOther || !strings.Contains(s.get(a.header.Get("Location")), "It is a dead letter now") {
+		t.Errorf("bury: %d\n%s", a.code, a.body)
+	}
+	if !query[bool](s, `SELECT state = 'dead' AND (SELECT details->>'reason' = 'no such address' FROM outbox_audit WHERE action = 'bury' AND actor = 'console') FROM outbox_deliveries`) {
+		t.Error("it is not dead, or not in the audit")
+	}
+	if a := s.post("", Path+"events/bury", bury); a.code != http.StatusConflict || !strings.Contains(a.body, "being delivered at this moment, or has ended") {
+		t.Errorf("bury of a dead one: %d\n%s", a.code, a.body)
+	}
 }
 
 // TestBytesAreShown as far as people can read them, and not edited.

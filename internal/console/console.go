@@ -237,6 +237,7 @@ func actions() map[string]outboxPage {
 		"position/stop":       (*outbox).stopRange,
 		"events/edit":         (*outbox).edit,
 		"events/retry":        (*outbox).retry,
+		"events/bury":         (*outbox).bury,
 		"dead/confirm":        (*outbox).confirm, // changes nothing by itself
 		"dead/replay":         (*outbox).replay,
 		"dead/replays/stop":   (*outbox).stopReplay,

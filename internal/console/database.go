@@ -116,6 +116,8 @@ func explain(err error) failure {
 		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate."}
 	case isPg && refused.Code == "57014":
 		return failure{http.StatusServiceUnavailable, fmt.Sprintf("The database took longer than %v. Ask for less, or try again.", statementTimeout)}
+	case store.IsHidden(err):
+		return failure{http.StatusServiceUnavailable, "Row level security hides rows of the tables from the role of the relay: see notifyd doctor."}
 	case isPg && refused.Code == "42501":
 		return failure{http.StatusServiceUnavailable, "The role of the relay may not do this: see notifyd migrate --print-grants."}
 	case isPg:

@@ -312,6 +312,8 @@ func doneText(q url.Values) string {
 		return "Edited. Nothing is delivered yet: replay it."
 	case "retried":
 		return "Due now."
+	case "buried":
+		return "It is a dead letter now: replay or discard it."
 	case "discarded":
 	default:
 		return ""

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -143,6 +144,11 @@ func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 			b.Routes = o.router.DestinationsOf(found.Event.Type)
 		}
 	}
+	for _, d := range o.relay.Stats().Destinations {
+		if t := d.Trouble; !t.ThrottledUntil.IsZero() {
+			b.Event.Throttle(ops.Throttled{Destination: d.Name, Until: t.ThrottledUntil, ByEvent: t.ThrottledBy}, slices.Contains(b.Routes, d.Name))
+		}
+	}
 	if b.Hidden {
 		b.Event.Payload, b.Event.PayloadBytes = nil, nil
 		for i := range b.Audit {
@@ -197,6 +203,29 @@ func (o *outbox) retry(w http.ResponseWriter, r *http.Request, v viewer) error {
 	}
 	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "retried", "event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
 	http.Redirect(w, r, o.eventPath(id)+"?done=retried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
+	return nil
+}
+
+// bury makes a waiting delivery a dead letter.
+func (o *outbox) bury(w http.ResponseWriter, r *http.Request, v viewer) error {
+	id, err := parseID(r.PostForm.Get("event"))
+	if err != nil {
+		return err
+	}
+	name, reason := r.PostForm.Get("destination"), r.PostForm.Get("reason")
+	if err := errors.Join(checkText(name), checkText(reason)); err != nil {
+		return err
+	}
+	chosen := ops.WaitingFilter{Deliveries: []ops.DeliveryRef{{EventID: id, Destination: name}}}
+	result, err := o.tables.Load().client.BuryWaiting(r.Context(), chosen, ops.BulkAction{Actor: v.by(), Reason: reason})
+	if err != nil {
+		return err
+	}
+	if result.Done == 0 {
+		return fmt.Errorf("bury event %d for %q: it is being delivered at this moment, or has ended: %w", id, name, ops.ErrNotWaiting)
+	}
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "buried", "event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
+	http.Redirect(w, r, o.eventPath(id)+"?done=buried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }
 

@@ -57,12 +57,22 @@ func newOutbox(c *Console, name string, from Outbox) *outbox {
 }
 
 func (o *outbox) use(db Database) error {
-	client, err := ops.New(bounded{db.Pool}, ops.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
+	client, err := ops.New(bounded{db.Pool}, ops.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents, ReportTo: o.reportTo})
 	if err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
 	o.tables.Store(&tables{Database: db, client: client})
 	return nil
+}
+
+// reportTo returns the destination that receives a report of each dead letter of a destination, empty for none.
+func (o *outbox) reportTo(destination string) string {
+	for _, d := range o.relay.Stats().Destinations {
+		if d.Name == destination {
+			return d.DeadLettersTo
+		}
+	}
+	return ""
 }
 
 // begin samples the only outbox until ctx ends. One of many is sampled while it has viewers: each query needs a connection.

@@ -79,6 +79,27 @@ func TestReceiverOfDeadLetters(t *testing.T) {
 	}
 }
 
+// TestThrottledUntil: the pages of a destination and of a waiting event name the end of a requested pause.
+func TestThrottledUntil(t *testing.T) {
+	t.Parallel()
+	until := time.Now().Add(50 * time.Minute)
+	s := serve(t, func(c *setup) {
+		relay, _ := c.Relay.(*fakeRelay)
+		relay.stats.Destinations = []observe.DestinationStats{{Name: "mail", State: observe.BreakerThrottled, Trouble: observe.Trouble{ThrottledUntil: until, ThrottledBy: 5}}}
+	})
+	id := s.dead("order.placed", "mail", "451 slow down")
+	s.exec(`UPDATE outbox_deliveries SET state = 'retry'`)
+	s.awaitReading()
+	for path, want := range map[string]string{
+		Path + "destination?name=mail":      `by the answer to event <a href="/console/events/5">5</a></dd>`,
+		Path + fmt.Sprintf("events/%d", id): `by the answer to event 5</span>`,
+	} {
+		if page := s.get(path); !strings.Contains(page, want) || !strings.Contains(strings.ToLower(page), "throttled") {
+			t.Errorf("%s lacks %q:\n%s", path, want, page)
+		}
+	}
+}
+
 // TestResumeFromTheOverview: a paused destination has its button among the problems.
 func TestResumeFromTheOverview(t *testing.T) {
 	t.Parallel()

@@ -157,6 +157,10 @@ func relayOf(stats observe.Stats, at time.Time) *status.Relay {
 	}
 	r := &status.Relay{Address: store.ThisHost(), DatabaseUp: !stats.DatabaseDown, Listening: stats.Listener != nil && stats.Listener.Listening}
 	for _, refusal := range stats.Refusals {
+		if text := refusal.Withheld(at); text != "" {
+			r.Withheld = append(r.Withheld, text)
+			continue
+		}
 		if refusal.Err != nil && !slices.Contains(r.Refused, refusal.Code) {
 			r.Refused = append(r.Refused, refusal.Code)
 		}
@@ -167,7 +171,7 @@ func relayOf(stats observe.Stats, at time.Time) *status.Relay {
 	for _, d := range stats.Destinations {
 		r.Destinations = append(r.Destinations, status.RelayDestination{
 			Name: d.Name, Down: d.Down, State: d.State.String(), Paused: d.Paused, RateLimited: d.RateLimited,
-			Gap: d.Gap.Seconds(), DownFor: seconds(at, d.Trouble.DownSince), NextProbe: max(0, -seconds(at, d.Trouble.NextProbe)),
+			Gap: d.Gap.Seconds(), ThrottledFor: max(0, -seconds(at, d.Trouble.ThrottledUntil)), ThrottledBy: d.Trouble.ThrottledBy, DownFor: seconds(at, d.Trouble.DownSince), NextProbe: max(0, -seconds(at, d.Trouble.NextProbe)),
 			FailingEvents: float64(d.Trouble.Failures), Failing: seconds(at, d.Trouble.FailingSince),
 			Stuck: d.Stuck, Running: d.Running, Queued: d.Queued,
 		})

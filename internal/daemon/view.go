@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-
-	"github.com/notifyd/notifyd/internal/cli"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/observe/metrics"
 )
@@ -221,6 +221,15 @@ func (v view) checksOfOne(relay *live) []admin.Check {
 				return errors.New("it does not listen yet")
 			}
 			return fmt.Errorf("events are found by polling: %w", l.Trouble)
+		}},
+		{Name: admin.CheckOutcomes, Advisory: true, Do: func() error {
+			var all []error
+			for _, r := range relay.Stats().Refusals {
+				if text := r.Withheld(time.Now()); text != "" {
+					all = append(all, errors.New(text))
+				}
+			}
+			return errors.Join(all...)
 		}},
 	}
 }

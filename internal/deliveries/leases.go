@@ -2,9 +2,13 @@ package deliveries
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // Leases are the rows that one relay of a queue has leased. The relay holds the advisory lock with the number Owner:
@@ -23,6 +27,9 @@ const held = ` d.event_id = excluded.event_id AND d.destination = excluded.desti
 
 const (
 	sqlRemoveHeld = `DELETE FROM outbox_deliveries AS d USING (SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
+	WHERE` + held + ` AND ` + present
+	// sqlHeld counts the rows whose lease still holds, and whose event is in the table.
+	sqlHeld = `SELECT count(*) FROM outbox_deliveries AS d, (SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
 	WHERE` + held + ` AND ` + present
 	sqlPutHeld = `UPDATE outbox_deliveries AS d SET ` + set + ` FROM (SELECT ` + values + `, p.token, $12::bigint AS owner` + from + `) AS excluded
 	WHERE` + held + ` AND (excluded.state <> 'dead' OR ` + present + `)`
@@ -51,7 +58,19 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 	if args := ReportArgs(put); args != nil && err == nil {
 		_, err = tx.Exec(ctx, SQLReport, args...)
 	}
-	return affected, err
+	all := slices.Concat(done, put)
+	if err != nil || affected == len(all) {
+		return affected, err
+	}
+	// Either the leases are over, or the writes were ignored.
+	var left int64
+	if err := tx.QueryRow(ctx, sqlHeld, Args(all, encoding, l.Owner, l.Length)[:12]...).Scan(&left); err != nil {
+		return affected, err
+	}
+	if left > 0 {
+		return affected, &session.IgnoredError{Statement: "finish", Rows: int64(affected) + left, Changed: int64(affected)}
+	}
+	return affected, nil
 }
 
 // Renew extends leases. It does not change a lease that another relay has taken over: this relay will not write its
@@ -65,6 +84,15 @@ func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
 // TakeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a dead relay would
 // make it time out again and again.
 const TakeOverBatch = 1000
+
+// Unpark makes up to TakeOverBatch parked rows of a queue due, which keeps no order. They come from a stream, by a restore.
+func Unpark(ctx context.Context, conn session.Querier) (n int, err error) {
+	err = conn.QueryRow(ctx, `WITH due AS (UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
+			WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND state = 'parked'
+				ORDER BY destination, ordering_key, event_id LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+		SELECT count(*) FROM due`, TakeOverBatch).Scan(&n)
+	return n, err
+}
 
 // TakeOverLost makes rows of this relay due again if their token is not live: the database has lost the commits that
 // ended the leases.
@@ -84,15 +112,35 @@ func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
 }
 
 // takeOver makes the running deliveries due that match the condition, whose parameters begin with $3. It skips rows
-// that are being settled.
-func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (int, error) {
-	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
-		lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-		error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, $1)
-		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
-			WHERE state = 'running' AND `+condition+` LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-		append([]any{why, TakeOverBatch}, args...)...)
-	return int(tag.RowsAffected()), err
+// that are being settled. If a row is refused alone, it takes over the others, and returns the refusal.
+func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (n int, err error) {
+	args = append([]any{why, TakeOverBatch}, args...)
+	update := func(which string, more ...any) error {
+		tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
+			error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, $1)
+			WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
+				WHERE state = 'running' AND `+condition+which+` LIMIT $2 FOR UPDATE SKIP LOCKED))`, append(slices.Clone(args), more...)...)
+		n += int(tag.RowsAffected())
+		return err
+	}
+	if err := update(""); !session.IsOfRow(err) {
+		return n, err
+	}
+	rows, err := c.Query(ctx, `SELECT event_id, destination FROM outbox_deliveries WHERE state = 'running' AND `+condition+` AND $1::text <> '' LIMIT $2`, args...)
+	if err != nil {
+		return n, err
+	}
+	leased, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
+	if err != nil {
+		return n, err
+	}
+	these := fmt.Sprintf(` AND (event_id, destination) IN (SELECT * FROM unnest($%d::bigint[], $%d::text[]))`, len(args)+1, len(args)+2)
+	refused, err := session.InHalves(leased, func(some []Ref) error { return update(these, RefArgs(some)...) })
+	if err == nil && len(refused) > 0 {
+		err = fmt.Errorf("event %d, one of %d: %w", refused[0].Item.EventID, len(refused), refused[0].Err)
+	}
+	return n, err
 }
 
 // goneOwners returns the other owners of leases whose lock is free, never nil. It skips from owner to owner in the

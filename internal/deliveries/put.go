@@ -25,6 +25,8 @@ type Entry struct {
 	Err   string
 	// ReportTo is the destination that receives a dead letter, empty for none: see [SQLReport].
 	ReportTo string
+	// Report is set for the report of a dead letter: more reports may wait in its row, which are due when it is removed.
+	Report bool
 	// Replays is the number of replays of a new row. An existing row keeps its own number.
 	Replays int
 	// Token is the token of the lease, in state running only.
@@ -54,14 +56,15 @@ const (
 	SQLPut = `INSERT INTO outbox_deliveries AS d (` + columns + `) SELECT ` + values + from + onConflict + `DO UPDATE SET ` + set
 	// SQLPutKeyed is SQLPut with the ordering_key, for rows of one shard. The parameter after [Args] is the number of
 	// the shard, from 1. It is 0 if the destination has one shard.
-	SQLPutKeyed = ofShard + `DO UPDATE SET ` + set + `, ordering_key = excluded.ordering_key, shard = excluded.shard`
+	// A dead letter stays: a person has made the delivery one during its attempt.
+	SQLPutKeyed = ofShard + `DO UPDATE SET ` + set + `, ordering_key = excluded.ordering_key, shard = excluded.shard WHERE d.state <> 'dead'`
 	// SQLPutNew is SQLPutKeyed for new rows: it does not change existing ones.
 	SQLPutNew = ofShard + `DO NOTHING`
 )
 
 // SQLReport writes the reports of dead letters, after the statement that has written the dead letters and in its
 // transaction: $1 events, $2 destinations, $3 the destinations that receive the reports. A row that is not dead, because
-// another relay had its lease, is not reported. A report is a row like any other; reports of one event to one
+// another relay had its lease, is not reported, nor one that another transaction has made a dead letter. A report is a row like any other; reports of one event to one
 // destination share a row, and the trigger outbox_deliveries_dead_letters stores the rest when the first one is
 // delivered. A null in the list is the event itself, from when the destination had a route.
 //
@@ -71,7 +74,7 @@ SELECT p.event_id, p.receiver, min(o.event_type), 'retry', clock_timestamp(), js
 FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(event_id, destination, receiver)
 CROSS JOIN LATERAL (SELECT x.event_type, jsonb_build_object('destination', x.destination, 'replay', x.replays, 'attempts', x.attempts,
 		'since', to_char(x.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'at', to_char(x.updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'class', x.error_class, 'error', x.last_error) AS letter
-	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' OFFSET 0) AS o
+	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND x.xmin = pg_current_xact_id()::xid OFFSET 0) AS o
 GROUP BY p.event_id, p.receiver ORDER BY p.event_id, p.receiver
 ON CONFLICT (event_id, destination) DO UPDATE SET dead_letters = coalesce(d.dead_letters, '[null]') || excluded.dead_letters`
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -53,6 +54,8 @@ type Row struct {
 	Delay time.Duration
 	// Due reports that At has passed.
 	Due bool
+	// Written is when the event was written, by this relay's clock.
+	Written time.Time
 	// First reports that no relevant row comes before it in its aggregate.
 	First bool
 	// Missing reports that the event is not in outbox_events, temporarily or permanently.
@@ -76,7 +79,7 @@ func (r *Row) Lasts() bool { return r.Event.Replay > 0 || r.Event.DeadLetter != 
 
 // Entry returns the row of a destination, to be written in a state.
 func (r *Row) Entry(destination string, state State) Entry {
-	return Entry{Ref: Ref{r.Event.ID, destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key}
+	return Entry{Ref: Ref{r.Event.ID, destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key, Report: r.Event.DeadLetter != nil}
 }
 
 // The columns of a row, behind those of its event.
@@ -138,11 +141,47 @@ func (d *Decoder) Event(r *Row, values [][]byte) (err error) {
 		}
 	}
 	r.Refused = cmp.Or(d.Why, wire.TooLarge(values[wire.ColumnBytes], d.EventBytes))
-	return d.Events.Decode(&r.Event, values)
+	if err := d.Events.Decode(&r.Event, values); err != nil {
+		return err
+	}
+	r.Written = d.Events.Clock.Here(r.Event.CreatedAt)
+	return nil
+}
+
+// corruptError is a row that an intact table cannot have.
+type corruptError struct {
+	event  int64
+	column int
+}
+
+func (e *corruptError) Error() string {
+	return fmt.Sprintf("delivery of event %d: column %d of the answer, which cannot be NULL, is: an index and its table do not match: REINDEX the tables of notifyd", e.event, e.column)
+}
+
+// SQLState returns the code of index_corrupted: the database has answered, wrongly.
+func (*corruptError) SQLState() string { return "XX002" }
+
+// given returns the columns that are never NULL.
+func given() [8]int {
+	return [...]int{columnDestination, columnType, columnState, columnAttempts, columnReplays, columnAt, columnDue, columnFirst}
+}
+
+// intact returns an error if a column is NULL that cannot be.
+func intact(values [][]byte) error {
+	for _, column := range given() {
+		if values[column] == nil {
+			id, _ := wire.DecodeInt8(values[wire.ColumnID]) // 0 where that is NULL
+			return &corruptError{id, column}
+		}
+	}
+	return nil
 }
 
 // Row decodes a row.
 func (d *Decoder) Row(values [][]byte) (r Row, err error) {
+	if err := intact(values); err != nil {
+		return r, err
+	}
 	if r.Missing = values[wire.ColumnType] == nil; r.Missing {
 		r.Event.Type = d.Events.Names.Intern(values[columnType])
 		r.Event.ID, err = wire.DecodeInt8(values[wire.ColumnID])
@@ -170,6 +209,17 @@ func (d *Decoder) Row(values [][]byte) (r Row, err error) {
 		}
 	}
 	return r, nil
+}
+
+// Cursor is a place in the order of due rows.
+type Cursor struct {
+	At pgtype.Timestamptz
+	ID int64
+}
+
+// BeforeAll returns the place before all rows.
+func BeforeAll() Cursor {
+	return Cursor{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
 }
 
 // Read returns the rows of a query. It keeps at least one row, and no more than l.Bytes of rows; cut reports that there

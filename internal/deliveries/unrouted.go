@@ -35,20 +35,37 @@ const sqlReroute = SQLUnroutedPage + `, due AS (
 	RETURNING d.event_id)
 SELECT coalesce(max(event_id), $2), (SELECT id FROM cut) IS NOT NULL, (SELECT count(*) FROM due) FROM page`
 
-// UnroutedTypes returns the types of rows without a route that match.
-func UnroutedTypes(ctx context.Context, conn session.Querier, match func(eventType string) bool) (types []string, err error) {
-	rows, err := conn.Query(ctx, SQLUnroutedTypes+`SELECT type FROM t WHERE type IS NOT NULL`)
+// typesPage is how many types one statement reads: some ten milliseconds.
+const typesPage = 1000
+
+// sqlTypesPage reads up to $2 types of rows without a route, after a type. It skips like SQLUnroutedTypes.
+const sqlTypesPage = `WITH RECURSIVE t(type, n) AS (
+	(SELECT event_type, 1 FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > $1 ORDER BY event_type LIMIT 1)
+	UNION ALL
+	SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1), n + 1
+	FROM t WHERE t.type IS NOT NULL AND n < $2)
+SELECT type FROM t WHERE type IS NOT NULL`
+
+// UnroutedTypes reads a page of the types of rows without a route, after a type; "" comes before all. It returns the types
+// that match, and the type after which the next page begins, "" at the end.
+func UnroutedTypes(ctx context.Context, conn session.Querier, after string, match func(eventType string) bool) (types []string, next string, err error) {
+	rows, err := conn.Query(ctx, sqlTypesPage, after, typesPage)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
+	n := 0
 	var t string
 	_, err = pgx.ForEachRow(rows, []any{&t}, func() error {
+		n++
 		if match(t) {
 			types = append(types, t)
 		}
 		return nil
 	})
-	return types, err
+	if n == typesPage {
+		next = t
+	}
+	return types, next, err
 }
 
 // Reroute makes a page of the rows without a route of some types due, up to size events after an id. It returns the
@@ -57,4 +74,10 @@ func Reroute(ctx context.Context, conn session.Querier, types []string, after in
 	last = after
 	err = conn.QueryRow(ctx, sqlReroute, types, after, size).Scan(&last, &more, &n)
 	return last, n, more, err
+}
+
+// NextUnrouted returns the first event after an id that has a row without a route of some types.
+func NextUnrouted(ctx context.Context, conn session.Querier, types []string, after int64) (id int64, err error) {
+	err = conn.QueryRow(ctx, SQLUnroutedPage+`SELECT coalesce(max(event_id), $2) FROM page`, types, after, 1).Scan(&id)
+	return id, err
 }

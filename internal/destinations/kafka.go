@@ -67,11 +67,14 @@ func (s *kafkaSettings) NeedsOrder() string {
 }
 
 // Exclusive implements config.Exclusive: two destinations must not share a transactional id.
-func (s *kafkaSettings) Exclusive() (setting, value string) {
-	if !s.ExactlyOnce {
-		return "", ""
+func (s *kafkaSettings) Exclusive(shards int) (setting string, values []string) {
+	if !s.ExactlyOnce || s.TransactionalID == "" {
+		return "", nil
 	}
-	return "transactional_id", s.TransactionalID
+	for shard := range shards {
+		values = append(values, s.PositionID("", shard))
+	}
+	return "transactional_id", values
 }
 
 // Effective implements config.Effective.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/status"
 )
@@ -20,6 +21,8 @@ type Destination struct {
 	// Describe returns the parts that Check tests and those that it does not; nil if unknown. See
 	// delivery.CheckDescriber.
 	Describe func() (tested, untested string)
+	// Warnings are settings that are allowed but probably not intended. See config.Warner.
+	Warnings []error
 	// Total reports that the destination gets all events one after the other.
 	Total bool
 	// DeadLettersTo is the destination that receives its dead letters; empty if none does.
@@ -102,6 +105,9 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 			f.Cure = cure
 		}
 	}
+	for _, w := range of.Warnings {
+		report(Warning, "set destinations."+name+"."+field.Path(w)+" of the configuration", "%s.", oneLine(w.Error()))
+	}
 	if trouble, down := relay.Trouble(name); trouble != "" {
 		severity := Warning
 		if down {
@@ -118,8 +124,12 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 		if l.Attempts > 0 {
 			attempt = fmt.Sprintf("attempt %d", l.Attempts)
 		}
+		of := fmt.Sprintf(" (event %d, %s)", l.EventID, attempt)
+		if l.EventID == 0 {
+			of = ""
+		}
 		report(Warning, "fix what the last error names, there or in destinations."+name+" of the configuration",
-			"The last error of a delivery that waits, %v ago (event %d, %s): %s.", e.ago(l.At), l.EventID, attempt, oneLine(l.Text))
+			"The last error of a delivery that waits, %v ago%s: %s.", e.ago(l.At), of, oneLine(l.Text))
 	}
 	if len(d.DeadLetters) > 0 {
 		g := d.DeadLetters[0]

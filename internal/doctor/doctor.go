@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -148,6 +149,8 @@ func checks() []check {
 		{"ids", checkIDs, false},
 		{"trigger", checkTrigger, false},
 		{"other triggers", checkOtherTriggers, false},
+		{"rules", checkRules, false},
+		{"foreign keys", checkForeignKeys, false},
 		{"replication role", checkReplicationRole, true},
 		{"suppression", checkSuppression, false},
 		{"relays", checkRelays, false},
@@ -159,6 +162,7 @@ func checks() []check {
 		{"settings", checkSettings, true},
 		{"connections", checkConnections, true},
 		{"clock", checkClock, true},
+		{"collation", checkCollation, true},
 		{"partitions", checkPartitions, false},
 		{"autovacuum", checkAutovacuum, false},
 		{"dead rows", checkDeadRows, false},
@@ -262,6 +266,9 @@ func undone(err error) Finding {
 	f := Finding{Severity: Error, Text: "This could not be checked: " + oneLine(err.Error()) + ".", Cure: "fix the error, and run notifyd doctor again"}
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
 		f.Severity, f.Cure = Warning, "grant what the check rights names; if it names nothing: run notifyd doctor as the owner of the tables, or grant the role pg_monitor"
+	}
+	if session.IsHidden(err) {
+		f.Severity, f.Cure = Error, session.HiddenCure
 	}
 	return f
 }

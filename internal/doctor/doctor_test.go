@@ -118,6 +118,9 @@ func illnesses() map[string]illness {
 		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_notify`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
 		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_notify ON outbox_events; CREATE TRIGGER outbox_events_notify AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_notify_auto()`), "trigger", Error, "not the one that migrate creates", "DROP TRIGGER"},
 		"trigger on deliveries":   {sql(`CREATE TRIGGER mine BEFORE UPDATE ON outbox_deliveries FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "raises an error while the relay records", `DROP TRIGGER "mine" ON "public"."outbox_deliveries"`},
+		"rule":                    {sql(`CREATE RULE mine AS ON DELETE TO outbox_deliveries DO INSTEAD NOTHING`), "rules", Warning, "rule mine", `DROP RULE "mine" ON "public"."outbox_deliveries"`},
+		"foreign key":             {sql(`CREATE TABLE orders (event bigint REFERENCES outbox_events)`), "foreign keys", Warning, "orders_event_fkey of orders", `DROP CONSTRAINT "orders_event_fkey"`},
+		"foreign key, cascading":  {sql(`CREATE TABLE orders (event bigint REFERENCES outbox_events ON DELETE CASCADE)`), "foreign keys", Note, "costs a search", `DROP CONSTRAINT "orders_event_fkey"`},
 		"another trigger":         {sql(`CREATE TRIGGER mine BEFORE INSERT ON outbox_events FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "trigger mine", `DROP TRIGGER "mine"`},
 	}
 }
@@ -169,6 +172,9 @@ func troubles() map[string]illness {
 		"foreign lock": {func(p *patient, _ *Options) {
 			p.Exec(`SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`)
 		}, "locks", Error, "no relay can start", "REVOKE CONNECT"},
+		"foreign lock of listening relays": {func(p *patient, _ *Options) {
+			p.Exec(`SELECT pg_advisory_lock(1853122163, hashtext('outbox_events'))`)
+		}, "locks", Error, "relays cannot listen", "REVOKE CONNECT"},
 		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
 		"no relay, nothing": {sql(`SELECT 1`), "relays", Note, "nothing waits", "notifyd run"},
 		"read only":         {sql(`SELECT 1`), "settings", Error, "cannot write events", "reset default_transaction_read_only"},
@@ -183,6 +189,14 @@ func troubles() map[string]illness {
 		"clock": {func(_ *patient, o *Options) {
 			o.Now = func() time.Time { return time.Now().Add(-3 * time.Hour) }
 		}, "clock", Warning, "behind that of the database", "NTP"},
+		"clock set back": {
+			sql(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', clock_timestamp() + interval '3 hours')`),
+			"clock", Warning, "was set back", "NTP",
+		},
+		"another collation below the indexes": {
+			sql(`UPDATE pg_database SET datcollversion = '1.0' WHERE datname = current_database()`),
+			"collation", Warning, "was version 1.0", "REINDEX DATABASE",
+		},
 		"slow notification": {func(_ *patient, o *Options) { o.Limits.RoundTrip = 1 }, "notify", Warning, "takes", "load"},
 		"listens elsewhere": {func(p *patient, o *Options) {
 			o.Listen, o.Limits.Canary = connectTo(testenv.Postgres(p).URL("")), time.Second
@@ -296,6 +310,30 @@ func (p *patient) until(query string) {
 		case <-deadline:
 			p.Fatalf("never true: %s", query)
 		}
+	}
+}
+
+// TestIDBehindThePartitions: the cure for a sequence that is behind leads it into no id of a writer's own behind the last
+// partition, from where all later events would go into the default one.
+func TestIDBehindThePartitions(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.partition()
+	p.Exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 5)`)
+	p.Exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (1::bigint << 50, 'a', '1')`)
+	p.Exec(`SELECT setval('outbox_events_id_seq', 2)`)
+	all := p.examine(nil).of("ids")
+	if len(all) != 1 || !strings.Contains(all[0].Text, "is at 2, and the table has ids up to 5") {
+		t.Fatalf("%+v", all)
+	}
+
+	p.Exec(all[0].Cure)
+	if all = p.examine(nil).of("ids"); len(all) != 1 || all[0].Severity != OK {
+		t.Errorf("after %s: %+v", all[0].Cure, all)
+	}
+	p.Exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+	if n := testdb.One[int](t, p.Conn, `SELECT count(*) FROM outbox_events_default`); n != 1 {
+		t.Errorf("%d events in the default partition, want 1", n)
 	}
 }
 

@@ -28,6 +28,8 @@ func harm(kind store.LockKind) string {
 	switch kind {
 	case store.LockNotify:
 		return "events are not announced, and found by polling alone"
+	case store.LockListen:
+		return "relays cannot listen and find events by polling alone, or writers notify while no relay listens"
 	case store.LockLife:
 		return "a relay that has died counts as alive until its leases end, or one cannot show that it is alive"
 	case store.LockMode:

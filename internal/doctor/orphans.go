@@ -42,6 +42,15 @@ func checkOrphans(ctx context.Context, e *exam) (string, []Finding, error) {
 	if e.mode == outboxsql.ModeStream {
 		return "Every stored delivery has its event.", all, nil
 	}
+	parked, err := row[orphans](ctx, e.conn, `SELECT count(*)::int, min(d.event_id) FROM (SELECT event_id, state FROM `+e.table("outbox_deliveries")+`
+		WHERE state IN ('retry', 'running', 'parked') ORDER BY event_id LIMIT $1) AS d WHERE state = 'parked'`, orphansLooked)
+	if err != nil {
+		return "", all, err
+	}
+	if parked.N > 0 {
+		all = append(all, found(Error, "restart a relay: it makes them due",
+			"Deliveries of a stream are parked in this queue, among the first %d: %d, the first one of event %d. A relay that runs does not find them.", orphansLooked, parked.N, *parked.First))
+	}
 	events, condition := e.table("outbox_events"), fmt.Sprintf(sqlUndelivered, e.table("outbox_deliveries"))
 	err = pgx.BeginFunc(ctx, e.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '`+orphansTimeout+`'`); err != nil {

@@ -103,7 +103,7 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	if f.Hidden {
 		findings = append(findings, found(Error, "ALTER ROLE "+f.Role+" BYPASSRLS, or disable row level security for the tables of notifyd",
-			"Row level security hides rows of the tables from the role %s: hidden events are not delivered.", f.Role))
+			"Row level security hides rows of the tables from the role %s: PostgreSQL refuses the statements of its relays and commands, whatever the policies show.", f.Role))
 	}
 	return "The role " + f.Role + " may do all that a relay needs.", findings, nil
 }
@@ -213,6 +213,14 @@ func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
 	after := e.Now()
 	half := after.Sub(before) / 2
 	skew := there.Sub(before.Add(half))
+	ahead, err := writtenAhead(ctx, e)
+	if err != nil {
+		return "", nil, err
+	}
+	if ahead != nil {
+		return "", []Finding{found(Warning, "keep the server's clock by NTP, which slows it down in place of setting it back",
+			"Event %d was written %v from now: the clock of the database's server was set back, or the writer chose created_at. Such events expire, and are purged, later.", ahead.ID, ahead.In.Round(time.Second))}, nil
+	}
 	if skew.Abs() <= e.Limits.Skew+half {
 		return "The clocks of the database and of this machine agree.", nil, nil
 	}
@@ -222,4 +230,24 @@ func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	return "", []Finding{found(Warning, "synchronize both machines by NTP",
 		"The clock of this machine is %v %s that of the database: signatures of webhooks and dates of mails are off by as much. Deliveries follow the clock of the database alone.", skew.Abs().Round(time.Millisecond), behind)}, nil
+}
+
+// future is an event that was written later than now.
+type future struct {
+	ID int64
+	In time.Duration
+}
+
+// writtenAhead returns the newest event if it was written in the future, as after a step back of the server's clock; nil otherwise.
+func writtenAhead(ctx context.Context, e *exam) (*future, error) {
+	if all, err := e.hasTables(ctx); err != nil || !all {
+		return nil, err
+	}
+	newest, err := rows[future](ctx, e.conn, `SELECT id, created_at - clock_timestamp() FROM (
+			SELECT id, created_at FROM `+e.table("outbox_events")+` ORDER BY id DESC LIMIT 1) AS newest
+		WHERE created_at > clock_timestamp() + make_interval(secs => $1)`, e.Limits.Skew.Seconds())
+	if err != nil || len(newest) == 0 {
+		return nil, err
+	}
+	return &newest[0], nil
 }

@@ -88,6 +88,13 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		most = max(most, p.Lag)
+		if p.Ranges > observe.ManyRanges {
+			findings = append(findings, found(Warning, p.RangesCure(), "%s", p.RangesText(place(p))))
+		}
+		if p.Unhanded {
+			findings = append(findings, found(Note, "wait; if it lasts, end what keeps the relay of the search from reading, or attach the detached partition",
+				"%s waits for the events that had no route before, until the search for types without a route has read as far.", p.Name()))
+		}
 		still := b.At.Sub(p.UpdatedAt)
 		if p.Session == nil || p.Oldest == nil || p.Oldest.Age <= e.Limits.Frozen.Seconds() || still <= e.Limits.Frozen {
 			continue

@@ -171,3 +171,32 @@ func TestPreparedGap(t *testing.T) {
 	}
 	p.Exec(`ROLLBACK PREPARED 'it''s forgotten'`)
 }
+
+// TestManyRanges: the positions with many open ranges are named, with the transaction that holds the ids, and so is a
+// destination that waits for the search for events without a route.
+func TestManyRanges(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "2"})
+	p := &patient{testdb.At(t, server.URL(""), testdb.Tables{Notify: outboxsql.NotifyOff})}
+	p.stream()
+	p.Exec(`UPDATE outbox_positions SET head = 100000, open = (SELECT range_agg(int8range(2 * g, 2 * g, '[]')) FROM generate_series(1, 4097) AS g) WHERE destination = 'mail'`)
+	p.Exec(`INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('mail', 1, '{a}', 10)`)
+	for _, s := range []string{`BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'forgotten'`} {
+		p.Exec(s)
+	}
+	const ranges, waits = "The position of the destination mail has 4097 open ranges of ids", "mail waits for the events that had no route before"
+	got := p.examine(nil).of("positions")
+	if len(got) != 2 || !strings.HasPrefix(got[0].Text, ranges) || !strings.Contains(got[0].Text, "prepared as 'forgotten'") || !strings.HasPrefix(got[1].Text, waits) {
+		t.Errorf("%+v", got)
+	}
+	p.Exec(`ROLLBACK PREPARED 'forgotten'`)
+	p.Exec(`UPDATE outbox_routes SET handed = true`)
+	got = p.examine(nil).of("positions")
+	if len(got) != 1 || !strings.HasPrefix(got[0].Text, ranges) || strings.Contains(got[0].Text, "transaction with ids") || !strings.Contains(got[0].Cure, "slow deliveries of mail") {
+		t.Errorf("%+v", got)
+	}
+	p.Exec(`UPDATE outbox_positions SET open = '{}'`)
+	if got = p.examine(nil).of("positions"); len(got) != 1 || got[0].Severity != OK {
+		t.Errorf("%+v", got)
+	}
+}

@@ -73,7 +73,7 @@ func triggerFindings(table string, t trigger) []Finding {
 // records its delivery.
 func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error) {
 	var findings []Finding
-	for _, table := range []string{"outbox_events", "outbox_deliveries", "outbox_positions"} {
+	for _, table := range recorded() {
 		all, err := e.triggers(ctx, table)
 		if err != nil {
 			return "", nil, err
@@ -83,10 +83,51 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 				continue
 			}
 			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table(table)),
-				"The trigger %s does not belong to notifyd: it runs with writes to %s. One that notifies makes commits wait for each other; one that raises an error while the relay records a delivery stops the relay.", t.Name, table))
+				"The trigger %s does not belong to notifyd: it runs with writes to %s. One that notifies makes commits wait for each other; one that raises an error while the relay records a delivery, or ignores the write, holds the event back.", t.Name, table))
 		}
 	}
 	return "No other trigger runs when events are written, or when deliveries are recorded.", findings, nil
+}
+
+// recorded are the tables in which relays record deliveries.
+func recorded() []string { return []string{"outbox_events", "outbox_deliveries", "outbox_positions"} }
+
+// checkForeignKeys reports foreign keys to the tables of notifyd. They refuse the purge of a referenced event.
+func checkForeignKeys(ctx context.Context, e *exam) (string, []Finding, error) {
+	var findings []Finding
+	for _, table := range recorded() {
+		all, err := rows[struct{ Name, Table, Action string }](ctx, e.conn, `SELECT c.conname::text, c.conrelid::regclass::text, c.confdeltype::text
+			FROM pg_constraint AS c WHERE c.contype = 'f' AND c.confrelid = to_regclass($1) AND c.conparentid = 0 ORDER BY c.conrelid::regclass::text, c.conname`, e.table(table))
+		if err != nil {
+			return "", nil, err
+		}
+		for _, key := range all {
+			cure := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, or give it ON DELETE CASCADE or ON DELETE SET NULL", key.Table, pgx.Identifier{key.Name}.Sanitize())
+			if key.Action == "c" || key.Action == "n" || key.Action == "d" {
+				findings = append(findings, found(Note, cure, "The foreign key %s of %s references %s: each row that notifyd deletes costs a search in %s.", key.Name, key.Table, table, key.Table))
+				continue
+			}
+			findings = append(findings, found(Warning, cure, "The foreign key %s of %s references %s: notifyd cannot delete the rows that it references.", key.Name, key.Table, table))
+		}
+	}
+	return "No foreign key references the tables of notifyd.", findings, nil
+}
+
+// checkRules reports rules, which may replace the writes of a relay by nothing.
+func checkRules(ctx context.Context, e *exam) (string, []Finding, error) {
+	var findings []Finding
+	for _, table := range recorded() {
+		all, err := rows[struct{ Name, Definition string }](ctx, e.conn, `SELECT rulename::text, pg_get_ruledef(oid)
+			FROM pg_rewrite WHERE ev_class = to_regclass($1) ORDER BY rulename`, e.table(table))
+		if err != nil {
+			return "", nil, err
+		}
+		for _, rule := range all {
+			findings = append(findings, found(Warning, fmt.Sprintf("DROP RULE %s ON %s", pgx.Identifier{rule.Name}.Sanitize(), e.table(table)),
+				"The rule %s does not belong to notifyd: it changes the writes to %s, and may keep the relay from recording deliveries. Its definition is: %s.", rule.Name, table, strings.TrimSuffix(rule.Definition, ";")))
+		}
+	}
+	return "No rule changes the writes of relays.", findings, nil
 }
 
 // checkReplicationRole looks for settings under which no trigger fires.
@@ -131,7 +172,7 @@ func checkSuppression(ctx context.Context, e *exam) (string, []Finding, error) {
 		if notify.Mode == outboxsql.NotifyOff {
 			return "The notify trigger is off.", nil, nil
 		}
-		return fmt.Sprintf("The notify mode is %s, and the trigger notifies.", notify.Mode), nil, nil
+		return fmt.Sprintf("The notify mode is %s, and no relay suppresses notifications.", notify.Mode), nil, nil
 	}
 	by := fmt.Sprintf("pid %d (%s)", notify.SuppressedBy.PID, notify.SuppressedBy.Application)
 	backlog, err := e.backlog(ctx)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/position"
+	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -47,6 +49,7 @@ type Position struct {
 	failing    bool   // it could not be opened
 	refused    string // why the copy must not be used, as it was reported
 	reopen     bool   // the outcome of a transaction is unknown
+	cause      string // why, until it is written
 	checkpoint int64
 	pause      *backoff.ExponentialBackOff
 	warned     bool // the log has the warning about too many gaps
@@ -71,7 +74,19 @@ func (x *Position) Forget() {
 // NoteReturned records the error with which a delivery was returned.
 func (x *Position) NoteReturned(err error) {
 	if x != nil && errors.Is(err, delivery.ErrReopen) {
-		x.reopen = true
+		x.reopen, x.cause = true, causeOf(err)
+	}
+}
+
+// causeOf returns the text of an error without the words of [delivery.ErrReopen] before it, which each layer adds.
+func causeOf(err error) string {
+	text := safecall.Text(err)
+	for {
+		rest, ok := strings.CutPrefix(text, delivery.ErrReopen.Error()+": ")
+		if !ok {
+			return text
+		}
+		text = rest
 	}
 }
 
@@ -254,9 +269,26 @@ func (x *Position) fail(ctx context.Context, err error) {
 		x.refused = r.Error()
 	}
 	x.failing = true
+	x.noteFailure(ctx, safecall.Text(err))
 	select {
 	case <-ctx.Done():
 	case <-time.After(max(pause, x.Report(err, !known))):
+	}
+}
+
+// sqlFailed writes why the destination is down where status and events show find it: no event of it has a row.
+const sqlFailed = `UPDATE outbox_positions SET last_error = $3, failed_at = clock_timestamp() WHERE number = $1 AND epoch = $2`
+
+// noteFailure writes why the destination could not be opened.
+func (x *Position) noteFailure(ctx context.Context, text string) {
+	err := x.Use(ctx, func(conn *session.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
+		defer cancel()
+		_, err := conn.Exec(ctx, sqlFailed, x.Position.PositionID, x.Position.Epoch, text)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		x.Log.DebugContext(ctx, "error of a destination not recorded", "destination", x.Name, "err", err)
 	}
 }
 
@@ -311,7 +343,7 @@ func (x *Position) adopt(ctx context.Context, self owner, c *positionCopy) (at t
 	if err != nil {
 		return at, err
 	}
-	x.checkpoint = a.checkpoint
+	x.checkpoint, x.cause = a.checkpoint, ""
 	a.report(ctx)
 	return a.Watermark, nil
 }
@@ -382,7 +414,8 @@ type adopted struct {
 const (
 	// sqlDurable makes the commit wait for the disk, in the transaction of a statement with sqlDurable in its FROM.
 	sqlDurable = `(SELECT set_config('synchronous_commit', 'on', true)) AS durable`
-	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(), ` + position.SQLSeen + `
+	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(),
+		last_error = nullif($7::text, ''), failed_at = CASE WHEN $7::text <> '' THEN clock_timestamp() END, ` + position.SQLSeen + `
 		FROM ` + sqlDurable + ` WHERE number = $1 AND epoch = $2`
 	// sqlSettled spares the rows of a replay with the original ids: the copy may be older than the replay.
 	sqlSettled = `DELETE FROM outbox_deliveries AS d USING unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
@@ -397,7 +430,7 @@ const (
 )
 
 func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) error {
-	tag, err := tx.Exec(ctx, sqlAdopt, x.Position.PositionID, x.Position.Epoch, a.Head, a.Open.String(), a.checkpoint, a.void)
+	tag, err := tx.Exec(ctx, sqlAdopt, x.Position.PositionID, x.Position.Epoch, a.Head, a.Open.String(), a.checkpoint, a.void, x.cause)
 	if err != nil {
 		return fmt.Errorf("write the position of %q: %w", x.Name, err)
 	}

@@ -163,12 +163,13 @@ func (f *Events) Count() (n int) {
 // Size returns the approximate size of events in memory in bytes, without their fixed sizes.
 func Size(all []dispatch.Delivery) (size int) {
 	for i := range all {
-		size += eventSize(all[i].Event)
+		size += EventSize(all[i].Event)
 	}
 	return size
 }
 
-func eventSize(e *delivery.Event) int {
+// EventSize returns the bytes of an event in memory, about.
+func EventSize(e *delivery.Event) int {
 	n := len(e.Payload) + len(e.AggregateID)
 	for name, value := range e.Headers {
 		n += len(name) + len(value)

@@ -11,6 +11,14 @@ import (
 const (
 	// firstPause is the pause of a lane after the first failure of its destination.
 	firstPause = 100 * time.Millisecond
+	// The pause before a probe is a share of the time without an answer: a small one at first, so that one good event
+	// among many bad ones is found soon, and a larger one of the time beyond quickTime.
+	quickShare  = 32
+	quickTime   = 20 * time.Second
+	outageShare = 8
+	// newProbes is how many new deliveries are probes for each stored one. A stored one has failed, so it is a good event
+	// less often.
+	newProbes = 3
 	// rampCalm ends a ramp that is never at its limit: with fewer events than the ramp allows, the ramp would not
 	// end.
 	rampCalm = 5 * time.Second
@@ -26,18 +34,23 @@ const (
 )
 
 // breaker protects a destination that is down from a lane. It opens with the destination's first fault, and allows
-// one delivery at a time after a pause that doubles with every fault.
+// one delivery at a time after a pause. The pause is a share of the time since the destination last answered, so that
+// few bad events in front of good ones do not delay these for long. While our credentials are refused, or the
+// destination takes events over which it failed before, the pause doubles with every fault and is halved by every
+// answer: such a destination is not hammered.
 //
 // The first answer starts a ramp: the allowed number of deliveries in flight doubles with each round of answers. The
 // breaker closes when the ramp reaches the lane's capacity.
 //
-// Each answer halves the next pause. A destination that fails more than it answers is not hammered, and the events of
-// one that mostly answers never wait long. The zero value is closed.
+// The zero value is closed.
 type breaker struct {
 	since    time.Time     // when it opened; zero while closed
+	tripped  time.Time     // when the last fault came; remains after it closes
+	heard    time.Time     // when the destination last answered since it opened, or when it opened
 	pause    time.Duration // last pause before jitter; halved with each answer
 	until    time.Time     // end of the pause
 	newFirst bool          // the next probe is a delivery that has not failed, if any
+	newTried int           // such probes since the last stored one
 	held     int           // new deliveries held back by their aggregates since the breaker opened, or since newAgain
 	newAgain time.Time     // when new deliveries may probe again after maxHeld were held back
 	allowed  int           // deliveries in flight that the ramp allows; 0 without a ramp
@@ -90,15 +103,18 @@ func (b *breaker) newWait(now time.Time) bool {
 func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
 
 // pace bounds the pauses of a breaker, before jitter.
-type pace struct{ first, longest time.Duration }
+type pace struct {
+	first, longest time.Duration
+	doubles        bool // with every fault
+}
 
 // paceAfter returns the pace of a lane after a fault of its destination: slow if the destination refuses our
 // credentials.
 func paceAfter(err error, longest time.Duration) pace {
 	if delivery.IsUnauthorized(err) {
-		return pace{login.First, max(login.Longest, longest)}
+		return pace{first: login.First, longest: max(login.Longest, longest), doubles: true}
 	}
-	return pace{firstPause, longest}
+	return pace{first: firstPause, longest: longest}
 }
 
 // trip records a fault of the destination in a call that began at the given time; p bounds the pauses. known says
@@ -112,15 +128,30 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 	case b.open() && now.Before(b.until):
 		return b.until.Sub(now), false, false
 	}
-	b.newFirst = known || !b.open() // new and stored deliveries take turns
+	b.newTried++
+	if known || !b.open() {
+		b.newTried = 0
+	}
+	b.newFirst = b.newTried < newProbes
 	if opened = b.closed(); opened {
-		b.since = now
+		b.since, b.heard = now, now
 	}
 	b.allowed, b.held = 0, 0
-	b.pause = min(max(2*b.pause, p.first), p.longest*2/3) // with the spread of half, at most longest
+	b.tripped = now
+
+	next := pauseAfter(now.Sub(b.heard))
+	if p.doubles {
+		next = 2 * b.pause
+	}
+	b.pause = min(max(next, p.first), p.longest*2/3) // with the spread of half, at most longest
 	pause = backoff.Spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 	return pause, opened, true
+}
+
+// pauseAfter returns the pause after a time without an answer.
+func pauseAfter(silence time.Duration) time.Duration {
+	return max(silence/quickShare, (silence-quickTime)/outageShare)
 }
 
 // pauseSpread separates the probes of several relays.
@@ -133,6 +164,7 @@ func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) 
 		return false, false
 	}
 	b.pause >>= min(n, 62)
+	b.heard = now
 	if b.open() {
 		b.allowed, b.answers, b.ramped = 1, 0, now
 		b.pressed, b.checkAt = false, now.Add(rampCalm)
@@ -151,9 +183,11 @@ func (b *breaker) closeAt(capacity int) bool {
 	if b.allowed < capacity {
 		return false
 	}
-	*b = breaker{}
+	b.close()
 	return true
 }
+
+func (b *breaker) close() { *b = breaker{tripped: b.tripped} }
 
 // calm closes a ramp that was below its limit for rampCalm.
 func (b *breaker) calm(now time.Time) (closes bool) {
@@ -164,6 +198,6 @@ func (b *breaker) calm(now time.Time) (closes bool) {
 		b.pressed, b.checkAt = false, now.Add(rampCalm)
 		return false
 	}
-	*b = breaker{}
+	b.close()
 	return true
 }

@@ -17,25 +17,25 @@ func TestBreaker(t *testing.T) {
 	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
 		t.Fatal("the zero breaker is not closed")
 	}
-	pause, opened, longer := b.trip(now, now, pace{firstPause, LongestPause}, false)
+	pause, opened, longer := b.trip(now, now, paceAfter(nil, LongestPause), false)
 	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
 		t.Error("the pause differs from the returned one")
 	}
-	rest, opened, longer := b.trip(now.Add(pause/2), now, pace{firstPause, LongestPause}, false)
+	rest, opened, longer := b.trip(now.Add(pause/2), now, paceAfter(nil, LongestPause), false)
 	if opened || longer || rest != pause-pause/2 {
 		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
 	}
-	for range 50 {
+	for range 150 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now, pace{firstPause, LongestPause}, false); opened || !longer || pause > LongestPause {
+		if pause, opened, longer = b.trip(now, now, paceAfter(nil, LongestPause), false); opened || !longer || pause > LongestPause {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
 	if pause < LongestPause/3 {
-		t.Errorf("after 50 faults the pause is %v", pause)
+		t.Errorf("after 150 faults the pause is %v", pause)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, pace{firstPause, LongestPause}, false)
+	b.trip(now, now, paceAfter(nil, LongestPause), false)
 	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
 		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
 	}
@@ -63,59 +63,54 @@ func TestBreakerRamps(t *testing.T) {
 	if !b.closed() {
 		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
 	}
-	b.trip(now, now, pace{firstPause, LongestPause}, false)
+	b.trip(now, now, paceAfter(nil, LongestPause), false)
 	b.answered(now, 1, 100)
 	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
 		t.Errorf("seven answers at once are three rounds: %+v", b)
 	}
-	b.trip(now, now, pace{firstPause, LongestPause}, false)
+	b.trip(now, now, paceAfter(nil, LongestPause), false)
 	if _, closes := b.answered(now, 1, 1); !closes {
 		t.Error("a lane that has room for one only is well with the first answer")
 	}
 }
 
-// TestBreakerFallsBack: a destination that fails more often than it answers gets longer and longer
-// pauses, and one that answers more often does not.
+// TestBreakerFallsBack: a destination that fails again as it recovers goes back to short pauses, because it has just
+// answered. Pauses grow with the time without an answer.
 func TestBreakerFallsBack(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		faults, answers int
-		least, most     time.Duration
-	}{
-		"two faults, one answer":   {2, 1, LongestPause / 6, LongestPause},
-		"one fault, one answer":    {1, 1, firstPause / 2, firstPause * 3 / 2},
-		"one fault, three answers": {1, 3, firstPause / 2, firstPause * 3 / 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			now := time.Now()
-			var b breaker
-			var pause time.Duration
-			for i := range 30 {
-				before := now
-				for k := range c.faults {
-					p, opened, longer := b.trip(now, now, pace{firstPause, LongestPause}, false)
-					if opened != (i+k == 0) || !longer || b.allowed != 0 {
-						t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
-					}
-					pause, now = p, now.Add(p)
-				}
-				for range c.answers {
-					b.answered(now, 1, 100)
-				}
-				allowed := b.allowed
-				if _, _, longer := b.trip(now, before, pace{firstPause, LongestPause}, false); longer || b.allowed != allowed {
-					t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
-				}
+	now := time.Now()
+	var b breaker
+	for round := range 30 {
+		for fault := range 3 {
+			pause, opened, longer := b.trip(now, now, paceAfter(nil, LongestPause), false)
+			if opened != (round+fault == 0) || !longer || b.allowed != 0 {
+				t.Fatalf("fault %d: %t %t %+v", round, opened, longer, b)
 			}
-			if pause < c.least || pause > c.most {
-				t.Errorf("after 30 rounds the pause is %v", pause)
+			if pause > 2*firstPause {
+				t.Fatalf("fault %d: a pause of %v", round, pause)
 			}
-		})
+			now = now.Add(pause)
+		}
+
+		before := now.Add(-time.Second)
+		b.answered(now, 1, 100)
+		allowed := b.allowed
+		if _, _, longer := b.trip(now, before, paceAfter(nil, LongestPause), false); longer || b.allowed != allowed {
+			t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
+		}
+	}
+
+	for _, silence := range []time.Duration{10 * time.Second, time.Minute, 2 * time.Minute} {
+		b = breaker{}
+		b.trip(now, now, paceAfter(nil, LongestPause), false)
+		pause, _, _ := b.trip(now.Add(silence), now.Add(silence), paceAfter(nil, LongestPause), false)
+		if want := pauseAfter(silence); pause < want/2 || pause > want*3/2 {
+			t.Errorf("after %v without an answer the pause is %v", silence, pause)
+		}
 	}
 }
 
-// TestBreakerTurns: new and old probes take turns. Neither kind waits for long while the other has no probes.
+// TestBreakerTurns: new and stored deliveries take turns as probes, three new ones for a stored one. Neither kind waits for long while the other has no probes.
 func TestBreakerTurns(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -124,16 +119,16 @@ func TestBreakerTurns(t *testing.T) {
 		t.Fatal("deliveries wait, and the destination is well")
 	}
 	known := false
-	for i := range 6 {
-		pause, _, _ := b.trip(now, now, pace{firstPause, LongestPause}, known)
+	for i := range 12 {
+		pause, _, _ := b.trip(now, now, paceAfter(nil, LongestPause), known)
 		now = now.Add(pause)
-		newFirst := i%2 == 0
+		newFirst := i%(newProbes+1) < newProbes
 		if b.storedWait(now) != newFirst || b.storedWait(now.Add(turnGrace)) {
 			t.Errorf("fault %d: %+v", i, b)
 		}
 		known = !newFirst
 	}
-	b.trip(now, now, pace{firstPause, LongestPause}, true)
+	b.trip(now, now, paceAfter(nil, LongestPause), true)
 	b.holds(now, maxHeld)
 	if b.storedWait(b.until) || !b.newWait(b.until) {
 		t.Errorf("so many were held back that it is the turn of stored deliveries: %+v", b)
@@ -148,7 +143,7 @@ func TestBreakerCalm(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, pace{firstPause, LongestPause}, false)
+	b.trip(now, now, paceAfter(nil, LongestPause), false)
 	b.answered(now, 1, 100)
 	b.pressed = true
 	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
@@ -160,7 +155,7 @@ func TestBreakerCalm(t *testing.T) {
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
 		t.Fatalf("the ramp was below its limit for %v: %+v", rampCalm, b)
 	}
-	b.trip(now, now, pace{firstPause, LongestPause}, false)
+	b.trip(now, now, paceAfter(nil, LongestPause), false)
 	if b.calm(now.Add(time.Hour)) || !b.open() {
 		t.Error("time alone closes a breaker that is open")
 	}

@@ -13,5 +13,6 @@
 //	health.go      combines breaker, pacer and quarantine into the state of a destination
 //	breaker.go     tracks whether the destination is down, and when to probe it
 //	pacer.go       computes the gap between deliveries while the destination throttles
+//	kinds.go       finds event types that fail while others are taken
 //	quarantine.go  records events over which calls failed
 package health

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -10,6 +11,14 @@ import (
 
 // LongestPause is the default of Config.LongestPause.
 const LongestPause = 30 * time.Second
+
+const (
+	// Candidates is how many deliveries a lane takes to choose a probe among them. A larger number finds a good event
+	// behind more bad ones, and costs more reads.
+	Candidates = 256
+	// chosenRamp is the largest number of deliveries in flight in a ramp for which the lane still chooses.
+	chosenRamp = 8
+)
 
 // worthwhilePart is the divisor of a lane's capacity that makes a claim worthwhile.
 const worthwhilePart = 8
@@ -31,6 +40,26 @@ type Health struct {
 	quarantine *quarantine // nil unless the destination recently failed over events or throttled them
 	spoiled    int         // throttled calls that are not finished; until then queued deliveries are returned
 	throttles  uint64      // answers that requested fewer deliveries
+	asked      asked
+}
+
+// asked is the pause that an answer of the destination requested last, as for Retry-After. It is for people: pacer and
+// breaker decide what begins.
+type asked struct {
+	until time.Time
+	event int64 // whose answer it was
+}
+
+// sameAsked is how much a repeated request for a pause may exceed the known one, because its duration is rounded. A
+// handler repeats the request while it sends nothing.
+const sameAsked = time.Second
+
+// Asked records that the answer to an event requested a pause.
+func (h *Health) Asked(now time.Time, event int64, after time.Duration) {
+	until := now.Add(min(after, longestThrottle))
+	if after > 0 && until.After(h.asked.until.Add(sameAsked)) {
+		h.asked = asked{until, event}
+	}
 }
 
 // Call is a failed call.
@@ -40,14 +69,17 @@ type Call struct {
 	Took  time.Duration
 	// Proof is when the worker's last answered call began, this call included; zero without an answered call.
 	Proof time.Time
-	// Shared means that the call had several events, and delivered none.
-	Shared bool
+	// Type is the type of the event.
+	Type string
+	// Shared means that the call had several events, and delivered none. Others means that it delivered others.
+	Shared, Others bool
 }
 
 // Answers counts the results of calls that ended together.
 type Answers struct {
-	// Answered counts the answered events, and Throttled the throttled ones.
-	Answered, Throttled int
+	// Answered counts the answered events. Throttled and Refused count events with an answer that shows only that the
+	// destination works: it throttled them, or it refused them without an outage.
+	Answered, Throttled, Refused int
 }
 
 // Change tells what a set of answers changed.
@@ -60,7 +92,9 @@ type Change struct {
 // Failure tells what an unanswered call changed.
 type Failure struct {
 	Counts    bool          // the event is at fault: the attempt counts, and the breaker is as before
-	Suspected bool          // the destination answers other events: the next such failure counts
+	Proven    bool          // the destination took other events, and no retry helps an event that it refuses for good
+	Suspected bool          // the event may be at fault: the breaker is as before, and no attempt counts
+	Row       int           // different events that failed since the destination took one
 	Again     bool          // the destination was recovering
 	Opened    bool          // the destination was available before
 	Longer    bool          // a new pause began
@@ -83,6 +117,10 @@ type Snapshot struct {
 	Gap time.Duration
 	// DownSince is when the outage began; zero without an outage. NextProbe is the end of the pause, zero unless the destination is down.
 	DownSince, NextProbe time.Time
+	// AskedUntil is the end of the pause that the destination requested by its answer to the event AskedBy; zero without
+	// one, and after it.
+	AskedUntil time.Time
+	AskedBy    int64
 }
 
 // New returns the health of an available destination.
@@ -105,6 +143,65 @@ func (h *Health) Throttled() bool { return h.pacer.on() }
 // Throttles counts the answers that requested fewer deliveries.
 func (h *Health) Throttles() uint64 { return h.throttles }
 
+// Postponed returns how long an event waits while others are probes, and its last failure. It reports false for events
+// that are not in quarantine.
+func (h *Health) Postponed(now time.Time, event int64) (delay time.Duration, why error, ok bool) {
+	if h.quarantine == nil {
+		return 0, nil, false
+	}
+	one := h.quarantine.events[event]
+	if one == nil || one.err == nil {
+		return 0, nil, false
+	}
+	delay = max(h.breaker.until.Sub(now), min(firstPause, h.cfg.LongestPause))
+	h.quarantine.expect(now, event, delay)
+	return delay, one.err, true
+}
+
+// Holds returns how long an event waits because its type is suspected, and why. It reports false for others.
+func (h *Health) Holds(now time.Time, name string) (delay time.Duration, why error, ok bool) {
+	if h.quarantine == nil {
+		return 0, nil, false
+	}
+	return h.quarantine.kinds.holds(now, name)
+}
+
+// Slow reports whether the last call for an event failed slowly.
+func (h *Health) Slow(event int64) bool { return h.quarantine != nil && h.quarantine.isSlow(event) }
+
+// Compare orders two candidates for a probe, the better one first. An event of a type without failures comes before
+// one of a type with failures, and both before events in quarantine. Of these the longest untried one comes first.
+func (h *Health) Compare(a, b *delivery.Event) int {
+	q := h.quarantine
+	if q == nil {
+		return 0
+	}
+	if byPromise := cmp.Compare(q.promise(b), q.promise(a)); byPromise != 0 {
+		return byPromise
+	}
+	return q.triedAt(a.ID).Compare(q.triedAt(b.ID))
+}
+
+// Chooses returns how many deliveries may begin next to the begun ones, for a lane that must choose among more. It
+// reports false if the lane begins all deliveries in their order.
+func (h *Health) Chooses(begun int) (n int, ok bool) {
+	switch {
+	case h.breaker.open():
+		return max(0, 1-begun), true
+	case h.breaker.ramping() && h.breaker.allowed <= chosenRamp:
+		return max(0, h.breaker.allowed-begun), true
+	default:
+		return 0, false
+	}
+}
+
+// Begins records that a call for one event in quarantine begins.
+func (h *Health) Begins(event int64) {
+	if h.quarantine != nil {
+		h.quarantine.begins(event)
+	}
+}
+
 // Quarantined reports whether an event is in quarantine.
 func (h *Health) Quarantined(event int64) bool { return h.quarantine.has(event) }
 
@@ -121,7 +218,9 @@ func (h *Health) Allowed(now time.Time, n, load, ahead int) int {
 	case h.breaker.open() && (load > 0 || !h.breaker.mayProbe(now)):
 		return 0
 	case h.breaker.open():
-		n = min(n, 1)
+		n = min(n, Candidates)
+	case h.breaker.ramping() && h.breaker.allowed <= chosenRamp && ahead < h.breaker.allowed:
+		n = min(n, Candidates)
 	case h.breaker.ramping():
 		n = min(n, h.breaker.allowed-ahead)
 	}
@@ -197,11 +296,11 @@ func (h *Health) Held(now time.Time, n int) { h.breaker.holds(now, n) }
 // Calm ends a ramp that was below its limit for 5 s. It reports whether the destination is available again.
 func (h *Health) Calm(now time.Time) (closes bool) { return h.breaker.calm(now) }
 
-// Answered records that the destination answered an event, in a call that began at the given time. Record follows,
-// once for all calls that ended together.
-func (h *Health) Answered(event int64, began time.Time) {
+// Answered records that the destination answered an event of a type, in a call that began at the given time; taken means
+// that it took the event. Record follows, once for all calls that ended together.
+func (h *Health) Answered(now time.Time, event int64, name string, began time.Time, taken bool) {
 	if h.quarantine != nil {
-		h.quarantine.answered(event, began)
+		h.quarantine.answered(now, event, name, began, taken)
 	}
 }
 
@@ -216,12 +315,16 @@ func (h *Health) Counted(now time.Time, event int64, d time.Duration, dead bool)
 // Record records the results of calls. All began at the given time or later; running calls were in flight, in a lane
 // of the given capacity.
 func (h *Health) Record(now, began time.Time, a Answers, capacity, running int) (c Change) {
-	if h.quarantine != nil && !h.quarantine.prune(now) && !h.pacer.on() {
+	if h.quarantine != nil && h.breaker.closed() && !h.quarantine.prune(now) && !h.pacer.on() {
 		h.quarantine = nil
 	}
 	answers := a.Answered
 	if h.breaker.open() {
-		answers += a.Throttled // a throttling destination works
+		answers += a.Throttled
+	}
+	isAlike := h.quarantine != nil && h.quarantine.failed >= shortRow
+	if h.breaker.open() && !isAlike {
+		answers += a.Refused
 	}
 	c.Ramps, c.Closes = h.breaker.answered(now, answers, capacity)
 	c.Unthrottled = h.pacer.speedUp(now, began, a.Answered, running)
@@ -242,33 +345,98 @@ func (h *Health) Responds(now time.Time, capacity int) (closes bool) {
 // quarantined returns the quarantine, and creates it if necessary. It exists while it holds events.
 func (h *Health) quarantined(now time.Time) *quarantine {
 	if h.quarantine == nil {
-		h.quarantine = &quarantine{pruned: now}
+		h.quarantine = &quarantine{pruned: now, row: 1, rowFrom: now}
 	}
 	return h.quarantine
 }
 
 // Lost records that the destination failed over an event; last means that its next attempt is the last one. Lost opens
-// the breaker, unless the event is at fault. It quarantines the event, so that another event shows whether the
-// destination is down.
+// the breaker, unless the event is at fault or may be. It quarantines the event, so that another event shows whether
+// the destination is down.
 func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) (f Failure) {
-	f.Again = h.breaker.ramping()
-	b := blameDestination
-	if !c.Shared {
-		b = h.quarantined(now).lose(now, event, c.Proof, h.breaker.open())
+	if c.Shared {
+		f.Again = h.breaker.ramping()
+		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, h.pace(now, err), false)
+		return f
 	}
-	if b == blameStale {
+
+	q := h.quarantined(now)
+	b := q.lose(now, event, c.Proof, h.breaker.open())
+	switch {
+	case b == blameStale && last:
 		// No other event was answered, so the destination may be down. That is enough to count an attempt, but not
 		// the last one.
+		b = blameAgain
+	case b == blameStale:
 		b = blameEvent
-		if last {
-			b = blameAgain
-		}
+	case b == blameDestination && h.takesOthers(now) && !q.isOutage(now, c.Took):
+		b = blameMaybe
+	case b < blameMaybe && q.kinds.suspects(now, c.Type):
+		b = blameMaybe
 	}
-	f.Counts, f.Suspected = b == blameEvent, b == blameMaybe
+	q.kinds.fails(now, event, c.Type, c.Took, h.cfg.LongestPause, err)
+	f = h.blames(now, event, c, err, b)
+	f.Counts = b == blameEvent
+	return f
+}
+
+// takesOthers reports whether the destination took an event since the breaker last opened, or failed to close, and seems
+// to fail over certain events only.
+func (h *Health) takesOthers(now time.Time) bool {
+	q := h.quarantine
+	return !h.breaker.open() && q.taken.After(h.breaker.tripped) && !q.isFickle(now)
+}
+
+// pace returns the pace of the breaker after a fault.
+func (h *Health) pace(now time.Time, err error) pace {
+	p := paceAfter(err, h.cfg.LongestPause)
+	p.doubles = p.doubles || h.quarantine != nil && h.quarantine.isFickle(now)
+	return p
+}
+
+// Late records that a call reached the lane's timeout. It reports whether the destination is down, because too many
+// different events failed in a row: Lost follows. Otherwise the attempt counts.
+func (h *Health) Late(now time.Time, event int64, c Call, err error) (down bool) {
+	if h.breaker.open() {
+		return true
+	}
+	q := h.quarantined(now)
+	one := q.record(event)
+	one.err = err
+	one.took = c.Took
+	q.counts(one)
+	q.expect(now, event, 0)
+	q.kinds.fails(now, event, c.Type, c.Took, h.cfg.LongestPause, err)
+	return q.isOutage(now, c.Took)
+}
+
+// Refused records that the destination refused an event for a reason that may concern every event; last means that the
+// event has no attempt after this one. Refused opens the breaker if too many different events failed in a row.
+func (h *Health) Refused(now time.Time, event int64, c Call, err error, last bool) (f Failure) {
+	q := h.quarantined(now)
+	if !c.Proof.IsZero() {
+		q.takes(now) // by the same worker, just before
+	}
+	b := q.refuses(now, event, &c, last)
+	f = h.blames(now, event, c, err, b)
+	f.Proven = b == blameEvent
+	f.Counts = b == blameEvent || b == blameStale
+	return f
+}
+
+// blames quarantines an event, unless its attempt counts, and opens the breaker if the destination may be down.
+func (h *Health) blames(now time.Time, event int64, c Call, err error, b blame) (f Failure) {
+	f.Row = h.quarantine.failed
+	one := h.quarantine.record(event)
+	one.err = err
+	one.took = c.Took
+	f.Again = h.breaker.ramping()
+	f.Suspected = b == blameMaybe
 	if b < blameMaybe {
-		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, paceAfter(err, h.cfg.LongestPause), b == blameAgain)
+		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, h.pace(now, err), b == blameAgain)
+		h.quarantine.pause = h.breaker.pause
 	}
-	if !c.Shared && b < blameEvent {
+	if b <= blameMaybe {
 		// An event that hangs waits for the events that it held up. Refused credentials pause the breaker for longer
 		// than the event, and a reload replaces the breaker.
 		f.Delay = max(min(f.Pause, h.cfg.LongestPause), min(firstPause, h.cfg.LongestPause), c.Took)
@@ -280,7 +448,7 @@ func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) 
 // Fault opens the breaker without blaming an event: a request that began at the given time, and concerned no single
 // event, got no answer.
 func (h *Health) Fault(now, began time.Time, err error) (f Failure) {
-	f.Pause, f.Opened, f.Longer = h.breaker.trip(now, began, paceAfter(err, h.cfg.LongestPause), false)
+	f.Pause, f.Opened, f.Longer = h.breaker.trip(now, began, h.pace(now, err), false)
 	return f
 }
 
@@ -291,7 +459,7 @@ func (h *Health) Unanswered(now, began time.Time, tried bool) bool {
 	if !h.breaker.open() {
 		return false
 	}
-	h.breaker.trip(now, began, pace{firstPause, h.cfg.LongestPause}, tried) // new and stored deliveries take turns
+	h.breaker.trip(now, began, h.pace(now, nil), tried) // new and stored deliveries take turns
 	return true
 }
 
@@ -307,6 +475,7 @@ func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, fi
 		known.expect(now, event, t.Delay)
 	} else {
 		t.Begins = h.pacer.slow(now, began, after, first)
+		h.Asked(now, event, after)
 		known.expect(now, event, max(h.pacer.gap, h.pacer.until.Sub(now)))
 		h.spoiled++
 	}
@@ -322,6 +491,10 @@ func (h *Health) Snapshot(now time.Time) Snapshot {
 	s := Snapshot{State: h.state(now), Gap: h.pacer.gap, DownSince: h.breaker.since}
 	if h.breaker.open() {
 		s.NextProbe = h.breaker.until
+	}
+	waits := h.pacer.on() || !h.breaker.closed()
+	if waits && now.Before(h.asked.until) {
+		s.AskedUntil, s.AskedBy = h.asked.until, h.asked.event
 	}
 	return s
 }

@@ -14,7 +14,7 @@ func testHealth() Health {
 
 // heard records that the destination has answered event 1, in a lane of capacity 4.
 func heard(h *Health, now time.Time) Change {
-	h.Answered(1, now)
+	h.Answered(now, 1, "x", now, true)
 	return h.Record(now, now, Answers{Answered: 1}, 4, 1)
 }
 
@@ -30,7 +30,10 @@ func TestHealthOfAnOutage(t *testing.T) {
 		t.Errorf("%d may begin during the pause", n)
 	}
 	now = now.Add(h.Next(now, 0))
-	if n := h.Allowed(now, 9, 0, 0); n != 1 {
+	if n := h.Allowed(now, 9, 0, 0); n != 9 {
+		t.Errorf("%d may be chosen from", n)
+	}
+	if n, ok := h.Chooses(0); n != 1 || !ok {
 		t.Errorf("%d may probe", n)
 	}
 	if f := h.Lost(now, 2, Call{Began: now}, down, false); f.Opened || !f.Longer {
@@ -78,12 +81,55 @@ func TestHealthThrottled(t *testing.T) {
 	}
 }
 
+// TestHealthAsked: the snapshot has the pause that the destination requested, and the event whose answer requested it,
+// until the pause is over or the destination is available.
+func TestHealthAsked(t *testing.T) {
+	t.Parallel()
+	for name, down := range map[string]bool{"429": false, "503": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := testHealth()
+			now := time.Now()
+			refuse := func(now time.Time, event int64, after time.Duration) {
+				if down {
+					h.Lost(now, event, Call{Began: now}, delivery.Unavailable(errors.New("503")), false)
+					h.Asked(now, event, after)
+				} else {
+					h.Throttle(now, event, now, after, 0)
+				}
+			}
+			expect := func(now, until time.Time, event int64) {
+				t.Helper()
+				if s := h.Snapshot(now); !s.AskedUntil.Equal(until) || s.AskedBy != event {
+					t.Errorf("until %v by %d, want %v by %d", s.AskedUntil, s.AskedBy, until, event)
+				}
+			}
+			h.Asked(now, 7, time.Minute)
+			expect(now, time.Time{}, 0) // the destination is available
+			h.Forget()
+
+			refuse(now, 5, 0)
+			expect(now, time.Time{}, 0)
+			refuse(now, 5, time.Minute)
+			until := now.Add(time.Minute)
+			expect(now, until, 5)
+			refuse(now.Add(time.Second), 6, 59*time.Second+time.Millisecond) // the same pause, told by the handler
+			expect(now, until, 5)
+			expect(until, time.Time{}, 0)
+			refuse(until, 8, 2*longestThrottle)
+			expect(until, until.Add(longestThrottle), 8)
+			h.Forget()
+			expect(until, time.Time{}, 0)
+		})
+	}
+}
+
 // TestHealthWithoutTrouble: what a lane may call at any time says nothing about a destination that is well.
 func TestHealthWithoutTrouble(t *testing.T) {
 	t.Parallel()
 	h := testHealth()
 	now := time.Now()
-	h.Answered(1, now)
+	h.Answered(now, 1, "x", now, true)
 	h.Counted(now, 2, time.Second, false)
 	h.Take(5)
 	h.Press(5)

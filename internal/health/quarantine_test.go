@@ -26,7 +26,7 @@ func (s *trial) loses(event int64, want ...blame) {
 
 func (s *trial) answers(event int64) {
 	s.now = s.now.Add(time.Second)
-	s.answered(event, s.now)
+	s.answered(time.Now(), event, "x", s.now, true)
 }
 
 // TestSuspectsInAnOutage: however long it takes, no event is to blame.
@@ -80,7 +80,7 @@ func TestSuspectsAndWhatWasUnderWay(t *testing.T) {
 	s := trial{T: t, now: time.Now()}
 	began := s.now
 	s.loses(20, blameDestination)
-	s.answered(21, began)
+	s.answered(time.Now(), 21, "x", began, true)
 	s.loses(20, blameAgain)
 }
 
@@ -99,16 +99,16 @@ func TestSuspectsThrottled(t *testing.T) {
 	if throttled(2, 2*blindThrottles-1) != 0 || throttled(2, 1) != 1 {
 		t.Error("the next one takes twice as many")
 	}
-	s.answered(1, time.Now())
+	s.answered(time.Now(), 1, "x", time.Now(), true)
 	if throttled(3, blindThrottles-1) != 0 || throttled(3, 1) != 1 {
 		t.Error("an answer does not end the doubling")
 	}
 	throttled(4, 1)
-	s.answered(1, time.Now())
+	s.answered(time.Now(), 1, "x", time.Now(), true)
 	if throttled(4, freeThrottles-2) != 0 || throttled(4, 1) != 1 {
 		t.Error("others are answered: not put aside in time")
 	}
-	s.answered(4, time.Now())
+	s.answered(time.Now(), 4, "x", time.Now(), true)
 	if throttled(4, 1) != 0 {
 		t.Error("an answered event is remembered")
 	}

@@ -173,7 +173,13 @@ const sqlJoin = `WITH joined AS (
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
-		return db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, 1+rand.Int64N(1<<62), s.conn.IsShared(), s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil) //nolint:gosec // differs from earlier ones, hides nothing
+		first := 1 + rand.Int64N(1<<62) //nolint:gosec // differs from earlier ones, hides nothing
+		err := db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, first, s.conn.IsShared(), s.options.layoutsOf(wants)).
+			Scan(&s.row, &renewals, nil)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = sessions.CheckChanged("join", 0, 1)
+		}
+		return err
 	}
 	if !s.conn.IsShared() {
 		err = s.roundTrip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
@@ -316,24 +322,26 @@ func (w *positionWriter) arrange(ctx context.Context, server, destination string
 }
 
 // sqlTake skips a locked row: the lock may be held indefinitely. It commits synchronously: if a crash took it back,
-// another relay would find the shard without an owner, and begin at once.
+// another relay would find the shard without an owner, and begin at once. It returns no epoch for a shard that it cannot
+// take, and whether it has locked the row: then an UPDATE that changes nothing was ignored.
 const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true) AS is),
-	free AS (SELECT p.number FROM outbox_positions AS p CROSS JOIN durable WHERE p.number = $1 AND p.epoch = $2 AND durable.is = 'on' FOR UPDATE OF p SKIP LOCKED)
-	UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.number = free.number RETURNING p.epoch`
+	free AS (SELECT p.number FROM outbox_positions AS p CROSS JOIN durable WHERE p.number = $1 AND p.epoch = $2 AND durable.is = 'on' FOR NO KEY UPDATE OF p SKIP LOCKED),
+	taken AS (UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.number = free.number RETURNING p.epoch)
+	SELECT coalesce((SELECT epoch FROM taken), 0), (SELECT count(*) FROM taken), (SELECT count(*) FROM free)`
 
 func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
-		err := conn.QueryRow(ctx, sqlTake, r.id, r.epoch, w.options.Owner).Scan(&epoch)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+		var taken, free int64
+		if err := conn.QueryRow(ctx, sqlTake, r.id, r.epoch, w.options.Owner).Scan(&epoch, &taken, &free); err != nil {
+			return err
 		}
-		return err
+		return sessions.CheckChanged("take a shard", taken, free)
 	})
 	return epoch, err
 }
 
 // sqlRelease does nothing if the position has another epoch: then it is done as well.
-const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE number = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED),
+const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE number = $1 AND epoch = $2 FOR NO KEY UPDATE SKIP LOCKED),
 	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.number = mine.number RETURNING p.number)
 	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE number = $1 AND epoch = $2),
 		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'shards') END::text`

@@ -1,5 +1,7 @@
 package order
 
+import "time"
+
 // Turn tells when a delivery that joins may begin.
 type Turn uint8
 
@@ -61,6 +63,10 @@ type Queue[T any] struct {
 	key         Key
 	first, last *Item[T]
 	n           int
+
+	left     uint64    // deliveries that have left
+	markedAt time.Time // when the speed was last measured; zero for a queue that was never long
+	marked   uint64    // left at that time
 }
 
 // Options configures queues and never changes.
@@ -70,7 +76,22 @@ type Options struct {
 	// Batches means that deliveries of one aggregate may share a call. Such deliveries in flight end with the call,
 	// even if the first of them failed.
 	Batches bool
+	// Room is how many deliveries may wait in memory behind others of their aggregate; 0 for no bound. An aggregate
+	// whose deliveries take long may use a share of the rest, at most longQueue. Its further ones are
+	// parked, so that one aggregate does not take the memory of all. No bound applies in a total order, whose only
+	// aggregate would fill the table with rows.
+	Room int
 }
+
+const (
+	// longQueue and shortQueue bound the share of an aggregate that is slow.
+	longQueue, shortQueue = 256, 16
+	// knownAfter is how long it takes to know the speed of an aggregate, and knownFor how long that counts. An
+	// aggregate of unknown speed counts as slow only while half of the room is used.
+	knownAfter, knownFor = 10 * time.Millisecond, time.Second
+	// longestQueue is how long a delivery may expect to wait in memory for its aggregate.
+	longestQueue = time.Second
+)
 
 // Entry describes a delivery that joins.
 type Entry struct {
@@ -83,9 +104,10 @@ type Entry struct {
 	Since uint64
 	// Stored means that the delivery has a row.
 	Stored bool
-	// Most bounds the deliveries of the aggregate in memory; 0 for no bound. It does not apply to a delivery that
-	// leads.
-	Most int
+	// Now is the time of the join, and Slow means that each delivery takes long: both bound the deliveries of the
+	// aggregate in memory, see Options.Room. The bound does not apply to a delivery that leads.
+	Now  time.Time
+	Slow bool
 }
 
 // Queues keeps the deliveries of each aggregate in order. The owner's lock guards it.
@@ -196,7 +218,7 @@ func (q *Queues[T]) Join(i *Item[T], e Entry) Turn {
 		q.all[*e.Key] = g
 		i.queue, i.queued = g, true
 		return Begins
-	case e.Most > 0 && g.n >= e.Most && !e.Leads:
+	case q.isFull(g, &e):
 		q.blocked.add(*e.Key)
 		return Parked
 	}
@@ -205,6 +227,42 @@ func (q *Queues[T]) Join(i *Item[T], e Entry) Turn {
 	g.n++
 	q.waiting++
 	return Waits
+}
+
+// isFull reports whether a delivery must not wait in memory for its aggregate.
+func (q *Queues[T]) isFull(g *Queue[T], e *Entry) bool {
+	isUnbounded := q.options.Room == 0 || q.options.Total || e.Leads
+	if isUnbounded || g.n < shortQueue {
+		return false
+	}
+
+	share := min(longQueue, max(shortQueue, (q.options.Room-q.waiting)/4))
+	if g.n < share {
+		return false
+	}
+	isScarce := q.waiting >= q.options.Room/2
+	return e.Slow || g.isSlow(e.Now, isScarce)
+}
+
+// isSlow reports whether a delivery that joins waits for long, by the speed of the queue, and unknown while the speed is
+// not known.
+func (g *Queue[T]) isSlow(now time.Time, unknown bool) bool {
+	if g.markedAt.IsZero() {
+		g.markedAt = now
+		g.marked = g.left
+	}
+	elapsed := now.Sub(g.markedAt)
+	if elapsed < knownAfter {
+		return unknown
+	}
+
+	left := max(1, g.left-g.marked)
+	wait := time.Duration(float64(elapsed) * float64(g.n) / float64(left))
+	if elapsed >= knownFor {
+		g.markedAt = now
+		g.marked = g.left
+	}
+	return wait >= longestQueue
 }
 
 // leads reports whether a delivery begins although its aggregate is blocked. A failure since the read of the stored
@@ -341,6 +399,7 @@ func (q *Queues[T]) cut(g *Queue[T], taken bool) (gone []*Item[T]) {
 // remove removes a delivery from the queue.
 func (g *Queue[T]) remove(i *Item[T]) {
 	g.n--
+	g.left++
 	if g.first == i {
 		g.first = i.next
 		if g.first == nil {

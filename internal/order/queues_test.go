@@ -3,6 +3,7 @@ package order
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -133,11 +134,10 @@ func (m *model) check(t *rapid.T) {
 func (m *model) join(t *rapid.T) {
 	one := &task{Value: value{id: len(m.all) + 1, group: rapid.IntRange(0, 3).Draw(t, "aggregate")}}
 	key := m.key(one.Value.group)
-	e := Entry{Key: &key, Stored: rapid.Bool().Draw(t, "stored"), Most: rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "most")}
+	e := Entry{Key: &key, Stored: rapid.Bool().Draw(t, "stored")}
 	if rapid.IntRange(0, 3).Draw(t, "leads") == 0 {
 		e.Leads, e.Since = true, m.q.Failures()
 	}
-	full := one.Value.group > 0 && e.Most > 0 && !e.Leads && m.count(one.Value.group) >= e.Most
 	blocked, stopped, held := m.q.IsBlocked(key), m.q.Stopped(), m.q.Held(e)
 	if held != (stopped || blocked && !e.Leads) {
 		t.Fatalf("%+v is held: %t", e, held)
@@ -145,7 +145,7 @@ func (m *model) join(t *rapid.T) {
 	switch turn := m.q.Join(one, e); {
 	case (turn == Begins || turn == Waits) == held && turn != Parked || held && turn == Parked && !e.Stored && m.q.options.Total:
 		t.Fatalf("%+v: turn %d, and it is held: %t", e, turn, held)
-	case !held && (turn == Parked) != full:
+	case !held && turn == Parked:
 		t.Fatalf("%+v: turn %d, and there are %d before it", e, turn, m.count(one.Value.group))
 	case turn == Parked && !m.q.IsBlocked(key):
 		t.Fatalf("%+v is parked, and its aggregate is not blocked", e)
@@ -302,5 +302,67 @@ func TestParks(t *testing.T) {
 	}
 	if !New[value](Options{}).Parks(false) {
 		t.Error("without a total order it is not parked")
+	}
+}
+
+// fill joins up to n deliveries to each of several aggregates in turn, within the room. It returns how many of them wait
+// in memory.
+func fill(q *Queues[int], aggregates, n int, now time.Time) (waiting int) {
+	for range n {
+		for i := range aggregates {
+			if q.Waiting() >= q.options.Room {
+				return waiting
+			}
+			key := Key{1, uint64(i)}
+			if turn := q.Join(&Item[int]{}, Entry{Key: &key, Now: now}); turn == Waits {
+				waiting++
+			}
+		}
+	}
+	return waiting
+}
+
+// TestSlowAggregates: aggregates whose deliveries do not end leave room for others, however many they are.
+func TestSlowAggregates(t *testing.T) {
+	t.Parallel()
+	const room = 8192
+	for _, aggregates := range []int{1, 4, 16, 64, 200} {
+		q := New[int](Options{Room: room})
+		now := time.Now()
+		for range 100 {
+			fill(q, aggregates, 1000/aggregates, now)
+			now = now.Add(10 * time.Millisecond)
+		}
+
+		if free := room - q.Waiting(); free < room/200 {
+			t.Errorf("%d aggregates leave %d of %d", aggregates, free, room)
+		}
+	}
+}
+
+// TestFastAggregate: an aggregate whose deliveries end quickly may have all the memory, also in a total order.
+func TestFastAggregate(t *testing.T) {
+	t.Parallel()
+	q := New[int](Options{Room: 8192})
+	now := time.Now()
+	var items []*Item[int]
+	key := Key{1, 1}
+	for i := range 50_000 {
+		now = now.Add(4 * time.Microsecond)
+		one := &Item[int]{}
+		if turn := q.Join(one, Entry{Key: &key, Now: now}); turn == Parked {
+			t.Fatalf("delivery %d is parked", i)
+		}
+		items = append(items, one)
+		if len(items) > 2000 {
+			q.Begin(items[0])
+			q.Leave(items[0], Done, false)
+			items = items[1:]
+		}
+	}
+
+	total := New[int](Options{Room: 8192, Total: true})
+	if waiting := fill(total, 1, 5000, now); waiting != 4999 {
+		t.Errorf("%d wait in a total order", waiting)
 	}
 }

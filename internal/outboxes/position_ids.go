@@ -12,7 +12,7 @@ import (
 // positionIDs are the transactional ids of destinations with exactly_once, each with the outbox that has it.
 type positionIDs map[string]string
 
-// claim adds those of an outbox. It is an error if another one has one of them.
+// claim adds those of an outbox. It is an error if another one has one of them, or two of its destinations have the same.
 func (p positionIDs) claim(c *config.Config, outbox string) error {
 	db, err := ParseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
@@ -21,6 +21,9 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 	ids := make(map[string]string)
 	for _, d := range c.Destinations {
 		for _, id := range destinations.TransactionalIDs(d, db.Database, c.Database.Schema) {
+			if other, taken := ids[id]; taken {
+				return fmt.Errorf("destinations %s and %s would share the transactional id %s: give each one of its own, or leave transactional_id out", other, d.Name, id)
+			}
 			ids[id] = d.Name
 		}
 	}
@@ -36,10 +39,15 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 	return nil
 }
 
-// checkPositionIDs returns an error if two listed outboxes would share a transactional id.
+// checkPositionIDs returns an error if two listed outboxes, or two destinations of one, would share a transactional id.
 func checkPositionIDs(c *config.Config, path string) error {
 	ids := make(positionIDs)
 	var found config.Error
+	if len(c.Outboxes.List) == 0 && c.Outboxes.Query == "" {
+		if err := ids.claim(c, ""); err != nil {
+			found.Mistakes = append(found.Mistakes, config.Mistake{File: path, Message: err.Error()})
+		}
+	}
 	for i := range c.Outboxes.List {
 		o := &c.Outboxes.List[i]
 		if err := ids.claim(c.For(o), o.Name); err != nil {

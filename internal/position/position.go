@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -31,21 +33,29 @@ type Position struct {
 	Shards int
 	Former Former
 
-	// Exact reports that the destination keeps a copy. Then all ranges are written, because the two are compared.
+	// Exact reports that the destination keeps a copy. Then each write has all ids, because the two are compared.
 	Exact bool
-	// Sequence identifies the sequence that assigned the ids at the last check, as outbox_positions has it.
+	// Sequence identifies the sequence that assigned the ids when the position began.
 	Sequence string
 
-	seen anchor
-	row  string // ctid of the row at this relay's last write; empty: not known
+	seen    anchor
+	row     string    // ctid of the row at this relay's last write; empty: not known
+	behind  bool      // the last write has left out the ids
+	wholeAt time.Time // when many ranges are written again
 }
 
-// maxOpen bounds the ranges that are written with a position.
-const maxOpen = 4096
+// With more than observe.ManyRanges ranges, the pause between two writes of all of them is wholeShare times the duration
+// of the last one, within these bounds. A crash repeats the deliveries acknowledged meanwhile.
+const (
+	wholeShare   = 20
+	wholeAtLeast = time.Second
+	wholeAtMost  = 5 * time.Second
+)
 
 const (
 	setSave = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange,
-	delivered = delivered + $5::bigint, updated_at = clock_timestamp(), ` + SQLSeen + ` WHERE number = $1::int AND epoch = $2::bigint`
+	delivered = delivered + $5::bigint, updated_at = clock_timestamp(),
+	last_error = CASE WHEN $5::bigint = 0 THEN last_error END, failed_at = CASE WHEN $5::bigint = 0 THEN failed_at END, ` + SQLSeen + ` WHERE number = $1::int AND epoch = $2::bigint`
 
 	// sqlSave writes the position of a shard. It changes one row, or none if another relay owns the shard, or a person
 	// moved the position. It finds the row by ctid: under an old snapshot all versions since stay, and a search by the
@@ -53,49 +63,71 @@ const (
 	sqlSave = setSave + ` AND ctid = $6::text::tid RETURNING ctid::text`
 	// sqlSaveByKey writes the position after another writer has changed the row.
 	sqlSaveByKey = setSave + ` RETURNING ctid::text`
+
+	setKeep = `UPDATE outbox_positions SET delivered = delivered + $3::bigint, updated_at = clock_timestamp() WHERE number = $1::int AND epoch = $2::bigint`
+	// sqlKeep locks the position as sqlSave does, and leaves its ids as they are. sqlKeepByKey is to it as sqlSaveByKey
+	// is to sqlSave.
+	sqlKeep      = setKeep + ` AND ctid = $4::text::tid RETURNING ctid::text`
+	sqlKeepByKey = setKeep + ` RETURNING ctid::text`
 )
 
 // pruneEvery is the average number of saves per save that finds the row by its key.
 const pruneEvery = 16
 
-// Save writes the position: head, the open ids up to it, and how many events were acknowledged since the last write. If
-// there are more than 4,096 ranges, it lowers the written head below the surplus, so that a crash repeats a longer
-// suffix of each aggregate's deliveries. It returns false if the shard no longer belongs to this owner: the caller then
-// starts nothing more.
+// Save writes the position: head, the open ids up to it, and the number of events acknowledged since the last write.
+// With many ranges, most writes leave the ids unchanged. Then [Position.Behind] is true, and a crash repeats more. Save
+// returns false if the shard no longer belongs to this owner, and the caller starts nothing more.
 func (p *Position) Save(ctx context.Context, db Querier, head int64, open tail.Ranges, delivered int64) (ok bool, err error) {
-	head, open = p.Bound(head, open)
+	began := time.Now()
+	if len(open) > observe.ManyRanges && !p.Exact && began.Before(p.wholeAt) {
+		p.behind = true
+		return p.update(ctx, db, sqlKeep, sqlKeepByKey, p.PositionID, p.Epoch, delivered)
+	}
+	ok, err = p.update(ctx, db, sqlSave, sqlSaveByKey, p.PositionID, p.Epoch, head, open.String(), delivered)
+	if ok {
+		pause := min(max(wholeAtLeast, wholeShare*time.Since(began)), wholeAtMost)
+		p.behind, p.wholeAt = false, time.Now().Add(pause)
+	}
+	return ok, err
+}
+
+// update changes the row of the position by its place, or else by its key.
+func (p *Position) update(ctx context.Context, db Querier, byPlace, byKey string, args ...any) (ok bool, err error) {
 	err = pgx.ErrNoRows
 	// An UPDATE by ctid removes no earlier versions from the page; one by the key does.
 	if p.row != "" && rand.IntN(pruneEvery) > 0 { //nolint:gosec // spreads work, hides nothing
-		err = db.QueryRow(ctx, sqlSave, p.PositionID, p.Epoch, head, open.String(), delivered, p.row).Scan(&p.row)
+		err = db.QueryRow(ctx, byPlace, append(slices.Clone(args), p.row)...).Scan(&p.row)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = db.QueryRow(ctx, sqlSaveByKey, p.PositionID, p.Epoch, head, open.String(), delivered).Scan(&p.row)
+		err = db.QueryRow(ctx, byKey, args...).Scan(&p.row)
 	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, nil
+		return false, p.checkIgnored(ctx, db)
 	case err != nil:
 		return false, fmt.Errorf("save a position: %w", err)
 	}
 	return true, nil
 }
 
-// Bound applies [Bound] to a position without a copy. It changes nothing for a position with a copy.
-func (p *Position) Bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
-	if p.Exact {
-		return head, open
+// checkIgnored returns an error if the shard still belongs to this owner: then a trigger or a rule has ignored the write.
+func (p *Position) checkIgnored(ctx context.Context, db Querier) error {
+	var mine bool
+	err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_positions WHERE number = $1::int AND epoch = $2::bigint)`, p.PositionID, p.Epoch).Scan(&mine)
+	if err == nil && mine {
+		err = &session.IgnoredError{Statement: "save", Rows: 1}
 	}
-	return Bound(head, open)
+	if err != nil {
+		return fmt.Errorf("save a position: %w", err)
+	}
+	return nil
 }
 
-// Bound lowers the head until no more than 4,096 ranges are below it.
-func Bound(head int64, open tail.Ranges) (int64, tail.Ranges) {
-	if len(open) <= maxOpen {
-		return head, open
-	}
-	return open[maxOpen].From - 1, open[:maxOpen]
-}
+// Behind reports whether the last write has left out the ids: another one must follow.
+func (p *Position) Behind() bool { return p.behind }
+
+// WriteWhole makes the next write have all ids.
+func (p *Position) WriteWhole() { p.wholeAt = time.Time{} }
 
 // sqlPosition reads the position of a shard.
 const sqlPosition = `SELECT head, open::text, delivered, shards, former::text, seen::text::bigint, seen_at FROM outbox_positions WHERE number = $1 AND epoch = $2`
@@ -155,8 +187,9 @@ type anchor struct {
 }
 
 const (
-	// SQLSeen makes a write of a position its anchor. All ids that the position has passed were visible before.
-	SQLSeen = `seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp()`
+	// SQLSeen makes a write of a position its anchor. All ids that the position has passed were visible before. A marked
+	// position keeps its time: events with reused ids may have been written since.
+	SQLSeen = `seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = CASE WHEN reused IS NULL THEN clock_timestamp() ELSE seen_at END`
 
 	// sqlIDs reads the last id; it is NULL at the moment in which ALTER SEQUENCE replaces the file of the sequence. Of
 	// the last hundred ids of an anchor it returns the ids of events that were written since: the sequence has assigned
@@ -164,73 +197,176 @@ const (
 	// Transaction numbers of rows have 32 bits.
 	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
 		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
-			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id),
-		coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)
+			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id)
 	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.number = $1 AND p.epoch = $2`
 
+	// sqlNewer returns the first passed id with an event that was written after an anchor; 0 without one. If the event
+	// before it is newer as well, the result is the first id of the table. It reads ids where a sequence can assign ids
+	// again: where retention has deleted events, and at the last ones. An UPDATE or a rewrite of the table does not change
+	// created_at.
+	sqlNewer = `WITH ends AS MATERIALIZED (
+			(SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id LIMIT 10000)
+			UNION ALL (SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT 10000)),
+		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND NOT id <@ $3::text::int8multirange)
+	SELECT coalesce(CASE WHEN (SELECT created_at FROM outbox_events WHERE id < newer.id ORDER BY id DESC LIMIT 1) > $2
+		THEN (SELECT min(id) FROM ends) ELSE newer.id END, 0) FROM newer`
+
 	// sqlReused marks all positions that have passed possibly reused ids. The mark outlives its cause: the sequence may
-	// overtake the position, and events with reused ids are still not delivered.
-	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1) WHERE (head > $1 OR EXISTS (SELECT FROM jsonb_array_elements(former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > $1)) AND ($2 OR sequence IS DISTINCT FROM $3)`
+	// overtake the position, and events with reused ids are still not delivered. An owned position may have passed more than
+	// its row says. Positions do not keep a later anchor.
+	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1), seen_at = least(seen_at, $4)
+		WHERE (head > $1 OR owner IS NOT NULL OR EXISTS (SELECT FROM jsonb_array_elements(former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > $1))
+		AND ($2 OR NOT coalesce(sequence = $3 OR sequence LIKE '% ' || $3, false))`
 
 	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE number = $1 AND epoch = $2`
 )
 
+// standing is what one statement reads about the ids.
+type standing struct {
+	name     string // of the sequence
+	last     int64  // the last id
+	identity identity
+	reused   *int64  // the mark
+	again    []int64 // passed ids with newer events, among the last ones
+	anchor   anchor
+}
+
 // CheckIDs checks whether the sequence has assigned ids again that a position has passed since its anchor. It then
 // makes the given watermark the next anchor. The connection leads to the server life in which that was read, so a
 // crash, which may take back ids together with their events, does not count.
-func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, read tail.Watermark) error {
+func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.Logger, read tail.Watermark) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTrip, ErrSlow)
 	defer cancel()
-	var last *int64
-	var next, highest int64
-	var name, before, now string
-	var reused *int64
-	var at time.Time
-	var again []int64
-	err := conn.QueryRow(ctx, sqlIDs, p.PositionID, p.Epoch, p.seen.Head, p.seen.transaction, p.seen.at).Scan(&last, &name, &before, &now, &reused, &next, &at, &again, &highest)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return ErrFenced
-	case err != nil:
-		return fmt.Errorf("read the sequence: %w", err)
-	case last == nil:
-		return errAltered
+	at, err := p.standing(ctx, conn)
+	if err != nil {
+		return err
 	}
-	again = slices.DeleteFunc(again, p.seen.Open.Contains)
 	// A position at 0 has passed no id that could be assigned again.
 	passed := max(read.Head, p.Former.Head())
-	other := passed > 0 && (Replaced(before, now) || p.seen.transaction != nil && *p.seen.transaction > next)
+	isRestored := p.seen.transaction != nil && *p.seen.transaction > *at.anchor.transaction
+	isOther := passed > 0 && (at.identity.replaced() || isRestored)
+	isBehind := at.last < passed
+	if at.reused == nil && !isOther && !isBehind && len(at.again) == 0 {
+		if at.identity.replaced() { // nothing shows that the ids are the same
+			at.identity.origin = at.identity.now
+		}
+		return p.passIDs(ctx, conn, at, read)
+	}
+
+	first, err := p.firstNewer(ctx, conn, tail.Watermark{Head: passed, Open: read.Open})
+	if err != nil {
+		return err
+	}
 	var why string
 	from := int64(0)
 	switch {
-	case reused != nil:
-		why = fmt.Sprintf("ids above %d may have been given out again", *reused)
-	case other:
+	case at.reused != nil:
+		why = fmt.Sprintf("ids above %d may have been given out again", *at.reused)
+	case isBehind:
+		why, from = fmt.Sprintf("%s is at %d", at.name, at.last), at.last
+	case len(at.again) > 0:
+		why, from = fmt.Sprintf("event %d was written after the position had passed its id", at.again[0]), at.again[0]-1
+	case first > 0 || p.seen.at == nil:
 		why = "the sequence or its table was restarted, or restored, since the position was written"
-	case *last < passed:
-		why, from = fmt.Sprintf("%s is at %d", name, *last), *last
-	case len(again) > 0:
-		why, from = fmt.Sprintf("event %d was written after the position had passed its id", again[0]), again[0]-1
 	default:
-		p.seen, p.Sequence = anchor{tail.Watermark{Head: read.Head, Open: slices.Clone(read.Open)}, &next, &at}, now
-		if before != now {
-			if _, err := conn.Exec(ctx, sqlSequence, p.PositionID, p.Epoch, now); err != nil {
-				return fmt.Errorf("store the sequence: %w", err)
-			}
-		}
-		return nil
+		log.WarnContext(ctx, "sequence or table has new files", "destination", p.Destination, "passed", passed)
+		return p.passIDs(ctx, conn, at, read)
 	}
-	if reused == nil {
-		if _, err := conn.Exec(ctx, sqlReused, from, !other, now); err != nil {
+	if first > 0 {
+		from = min(from, first-1)
+	}
+	if at.reused == nil {
+		if _, err := conn.Exec(ctx, sqlReused, from, !isOther, at.identity.now, p.seen.at); err != nil {
 			return fmt.Errorf("mark the positions that have passed ids that are given out again: %w", err)
 		}
+	}
+	// Only here: where retention has deleted many events, the search reads all of them.
+	var highest int64
+	if err := conn.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)`).Scan(&highest); err != nil {
+		return fmt.Errorf("read the highest id: %w", err)
 	}
 	whose := "the search for event types without a route"
 	if p.Destination != "" {
 		whose = fmt.Sprintf("destination %q", p.Destination)
 	}
-	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, outboxsql.CureOfIDs(name, *last, max(passed, highest)))
+	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, outboxsql.CureOfIDs(at.name, at.last, max(passed, highest), first, passed))
 }
+
+// standing reads the sequence, its files, the mark and the last passed ids.
+func (p *Position) standing(ctx context.Context, conn *session.Conn) (s standing, err error) {
+	var last *int64
+	var next int64
+	var before string
+	var at time.Time
+	err = conn.QueryRow(ctx, sqlIDs, p.PositionID, p.Epoch, p.seen.Head, p.seen.transaction, p.seen.at).
+		Scan(&last, &s.name, &before, &s.identity.now, &s.reused, &next, &at, &s.again)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return s, ErrFenced
+	case err != nil:
+		return s, fmt.Errorf("read the sequence: %w", err)
+	case last == nil:
+		return s, errAltered
+	}
+	s.last = *last
+	s.identity.read(before)
+	s.again = slices.DeleteFunc(s.again, p.seen.Open.Contains)
+	s.anchor = anchor{transaction: &next, at: &at}
+	return s, nil
+}
+
+// passIDs makes a watermark the next anchor, and stores the present files.
+func (p *Position) passIDs(ctx context.Context, conn *session.Conn, s standing, read tail.Watermark) error {
+	p.seen = s.anchor
+	p.seen.Watermark = tail.Watermark{Head: read.Head, Open: slices.Clone(read.Open)}
+	p.Sequence = s.identity.origin
+	if s.identity.before == s.identity.now {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, sqlSequence, p.PositionID, p.Epoch, s.identity.stored()); err != nil {
+		return fmt.Errorf("store the sequence: %w", err)
+	}
+	return nil
+}
+
+// firstNewer returns the first passed id that may have been assigned again, 0 without one. An event that the position
+// has passed since its anchor counts: it may have another event's id.
+func (p *Position) firstNewer(ctx context.Context, conn *session.Conn, passed tail.Watermark) (first int64, err error) {
+	err = conn.QueryRow(ctx, sqlNewer, passed.Head, p.seen.at, passed.Open.String()).Scan(&first)
+	if err != nil {
+		return 0, fmt.Errorf("find events that were written after the position had passed their ids: %w", err)
+	}
+	return first, nil
+}
+
+// identity is what assigns the ids, each as [outboxsql.SQLSequence] has it. A position stores the origin, from when its
+// ids began, and the files at the last check if they are others.
+type identity struct{ origin, before, now string }
+
+// identityFields is the number of fields of one identity.
+const identityFields = 3
+
+// read parses the stored text. After a seek it is empty, and the present files become the origin.
+func (i *identity) read(stored string) {
+	fields := strings.Fields(stored)
+	if len(fields) < identityFields {
+		i.origin = i.now
+		return
+	}
+	i.origin = strings.Join(fields[:identityFields], " ")
+	i.before = strings.Join(fields[len(fields)-identityFields:], " ")
+}
+
+// stored returns the text to store.
+func (i *identity) stored() string {
+	if i.origin == i.now {
+		return i.now
+	}
+	return i.origin + " " + i.now
+}
+
+// replaced reports whether the sequence or its table was replaced since the last check.
+func (i *identity) replaced() bool { return Replaced(i.before, i.now) }
 
 // Replaced reports whether another sequence assigns the ids, or the same one was restarted with its table. An altered
 // sequence is the same; ALTER SEQUENCE ... RESTART shows in the ids.

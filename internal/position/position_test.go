@@ -2,18 +2,21 @@ package position
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -27,41 +30,6 @@ func newStream(tb testing.TB) *log {
 	l := &log{testdb.New(tb, testdb.Tables{Notify: outboxsql.NotifyOff})}
 	l.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	return l
-}
-
-// TestBound: the ranges written with a position are bounded, and a head below all omitted ones
-// loses nothing.
-func TestBound(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(maxOpen-2, maxOpen+3).Draw(t, "ranges")
-		var open tail.Ranges
-		last := int64(0)
-		for i := range n {
-			from := last + 2 + int64(i%3)
-			last = from + int64(i%5)
-			open = append(open, tail.Range{From: from, To: last})
-		}
-		head := last + rapid.Int64Range(0, 10).Draw(t, "behind")
-		h, o := (&Position{}).Bound(head, open)
-		if len(o) != min(n, maxOpen) {
-			t.Fatalf("%d ranges, of %d", len(o), n)
-		}
-		if n <= maxOpen && h != head {
-			t.Fatalf("the head is %d, want %d", h, head)
-		}
-		for _, r := range open[len(o):] {
-			if r.From <= h {
-				t.Fatalf("%v is not read again: the head is %d", r, h)
-			}
-		}
-		if n > maxOpen && h != open[maxOpen].From-1 {
-			t.Fatalf("the head is %d, more than need be is read again", h)
-		}
-		if o[len(o)-1].To > h {
-			t.Fatalf("%v is above the head %d", o[len(o)-1], h)
-		}
-	})
 }
 
 // owned returns the position of a destination as a new owner loads it.
@@ -116,6 +84,55 @@ func TestSave(t *testing.T) {
 	}
 	if _, err := Load(t.Context(), session.Direct(l.Conn), next.Lease); !errors.Is(err, ErrFenced) {
 		t.Errorf("an old epoch loads: %v", err)
+	}
+}
+
+// TestSaveManyRanges: many ranges are all written, and stay as they are until the next write of all of them is due. A
+// position with a copy writes them each time.
+func TestSaveManyRanges(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('a', 0)`)
+	number := testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`)
+	var open tail.Ranges
+	for i := range int64(3 * observe.ManyRanges) {
+		open.Add(tail.Range{From: 2*i + 1, To: 2*i + 1})
+	}
+	p := l.owned(number)
+	save := func(head int64, behind bool) {
+		t.Helper()
+		ok, err := p.Save(t.Context(), l.Conn, head, open, 1)
+		if !ok || err != nil || p.Behind() != behind {
+			t.Fatal(ok, err, p.Behind())
+		}
+	}
+	written := func(head, delivered int64) {
+		t.Helper()
+		text := testdb.One[string](l.DB, l.Conn, `SELECT head || ' ' || delivered || ' ' || (SELECT count(*) FROM unnest(open)) FROM outbox_positions`)
+		if want := fmt.Sprint(head, delivered, len(open)); text != want {
+			t.Errorf("written: %s, want %s", text, want)
+		}
+	}
+	save(100_000, false)
+	written(100_000, 1)
+	p.wholeAt = time.Now().Add(time.Hour)
+	save(100_001, true)
+	written(100_000, 2)
+	p.WriteWhole()
+	save(100_002, false)
+	written(100_002, 3)
+	if pause := time.Until(p.wholeAt); pause <= 0 || pause > wholeAtMost {
+		t.Errorf("the next write is due in %v", pause)
+	}
+	p.Exact = true
+	save(100_003, false)
+	written(100_003, 4)
+	if again := l.owned(number); again.Head != 100_003 || !slices.Equal(again.Open, open) {
+		t.Errorf("loaded: %d, %d ranges", again.Head, len(again.Open))
+	}
+	p.Exact = false
+	if ok, err := p.Save(t.Context(), l.Conn, 100_004, open, 1); ok || err != nil {
+		t.Errorf("a former owner writes: %v", err)
 	}
 }
 

@@ -36,6 +36,7 @@ type share struct {
 	events   []dispatch.Delivery
 	works    []int32 // index of each delivery in claim.work
 	reserved int     // reserved in the lane and not used yet
+	handed   bool    // the lane has the batch
 	fast     bool    // the claim waits for it
 	finished atomic.Bool
 	leased   map[int]*lease // by index in the batch
@@ -44,6 +45,7 @@ type share struct {
 
 // unfinished is what remains of a work that was not simply delivered.
 type unfinished struct {
+	outcome  *Settlement        // set if the outcome is known from an earlier claim
 	state    deliveries.State   // set if the event is delayed or unrouted
 	returned []returnedDelivery // no worker has begun these
 	put      []deliveries.Entry // failed or delayed
@@ -168,6 +170,21 @@ func (c *claim) detach() {
 	}
 }
 
+// withdraw ends a claim whose outcome is not recorded. The lanes begin no delivery of it, and get back the capacity that is
+// reserved for it.
+func (c *claim) withdraw() {
+	c.unwritten.Store(true)
+	c.shares = slices.DeleteFunc(c.shares, func(p *share) bool {
+		if !p.handed {
+			p.lane.Return(p.reserved + len(p.works))
+		}
+		return !p.handed
+	})
+	if !c.detached.Load() {
+		c.detach()
+	}
+}
+
 // release drops the events, so that the next claim can reuse the shares. No event may be in delivery. Events are not
 // reused, because handlers may hold them.
 func (c *claim) release() {
@@ -200,12 +217,14 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlem
 			s.Remove = append(s.Remove, deliveries.Ref{EventID: w.Event.ID, Destination: w.Destination})
 		case r == nil:
 			s.Done = append(s.Done, w.Event.ID)
+		case r.outcome != nil:
+			s.join(r.outcome)
 		case r.state != "":
 			if w.Fresh {
 				s.Deferred = append(s.Deferred, w.Event.ID)
 			}
 			e := w.Entry("", r.state)
-			e.Delay = w.Delay
+			e.Delay, e.Own = w.Delay, r.state == deliveries.Retry
 			s.Put = append(s.Put, e)
 		case w.Missing:
 			s.Put = append(s.Put, r.put...)

@@ -25,6 +25,8 @@ type claimer struct {
 	session Claimer
 	log     *slog.Logger
 	shares  map[dispatch.QueueLane]*share // shares of finished claims, for reuse
+	query   *Query                        // the query that the scheduler waits for; nil for none
+	held    *claim                        // the claim that is handed out and not settled; nil for none
 
 	claims, answers string       // names in reports
 	pauses          store.Pauses // after refused settlements; they grow until one is accepted at once
@@ -42,22 +44,38 @@ func newClaimer(e *Engine, session Claimer, i int) *claimer {
 func (c *claimer) run(ctx context.Context) {
 	// An empty claim connects, prepares and plans, so that the first event does not wait for that. After an error the
 	// first real claim connects again.
-	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
-	c.report(ctx, err)
+	err := c.claimNothing(ctx)
 	c.e.sched.warmed()
 	pauses := store.NewPauses()
 	c.untilAccepted(ctx, pauses, err)
+	for more := true; more; {
+		err := engine.Protected("a claimer", func() error {
+			more = c.work(ctx, pauses)
+			return nil
+		})
+		if err != nil {
+			c.abandon(ctx, pauses, err)
+		}
+	}
+}
+
+// work claims until the scheduler stops, and then returns false.
+func (c *claimer) work(ctx context.Context, pauses store.Pauses) bool {
 	for {
 		q, ok := c.e.sched.next()
 		if !ok {
-			return
+			return false
 		}
+		c.query = &q
+		q.IDs, q.Except = c.e.withheld.except(q.IDs)
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
 		if q.Source != SourceSweep {
 			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
 		}
-		if anew := c.e.sched.claimed(&q, &claimed, err); anew != nil {
+		anew := c.e.sched.claimed(&q, &claimed, err)
+		c.query = nil
+		if anew != nil {
 			c.e.idsBeginAgain(ctx, anew)
 		}
 		if err != nil {
@@ -71,6 +89,34 @@ func (c *claimer) run(ctx context.Context) {
 	}
 }
 
+// abandon ends the claim that a panic has interrupted. Nothing of it is recorded: its rows are unlocked as they were, and
+// its events are delivered again.
+func (c *claimer) abandon(ctx context.Context, pauses store.Pauses, err error) {
+	c.report(ctx, err)
+	c.e.settling[c.i].Store(nil)
+	if c.query != nil {
+		c.e.sched.claimed(c.query, &Claimed{}, err)
+		c.query = nil
+	}
+
+	if held := c.held; held != nil {
+		c.held, c.shares = nil, make(map[dispatch.QueueLane]*share)
+		held.withdraw()
+		c.awaitRunning(held)
+		c.e.leases.hold(held, err)
+	}
+
+	for isPanic := true; isPanic && ctx.Err() == nil; {
+		sleep(ctx, pauses.After(err))
+		unlocked := engine.Protected("a claimer", func() error {
+			_, err := c.session.Settle(context.WithoutCancel(ctx), &Settlement{})
+			return err
+		})
+		isPanic = errors.Is(unlocked, engine.ErrPanicked)
+	}
+	c.e.sched.again()
+}
+
 // untilAccepted pauses after a failed claim. After a refusal it sends empty claims until the database accepts one:
 // without them an idle claimer would keep reporting the refusal.
 func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err error) {
@@ -79,9 +125,18 @@ func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err er
 		if store.IsDown(err) {
 			return
 		}
-		_, err = c.session.Claim(ctx, Query{Source: SourceIDs})
-		c.report(ctx, err)
+		err = c.claimNothing(ctx)
 	}
+}
+
+// claimNothing sends an empty claim, and reports its result.
+func (c *claimer) claimNothing(ctx context.Context) error {
+	err := engine.Protected("a claimer", func() error {
+		_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
+		return err
+	})
+	c.report(ctx, err)
+	return err
 }
 
 // report records whether the database answered. A claim that the stopping relay cut off says nothing about the
@@ -101,6 +156,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	c.e.settling[c.i].Store(held)
 	err := c.settle(ctx, held, s)
 	c.e.settling[c.i].Store(nil)
+	c.held = nil
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
 	} else {
@@ -120,6 +176,9 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 			c.e.sched.dueIn(e.Delay)
 		}
 	}
+	if slices.ContainsFunc(held.work, func(w Work) bool { return w.Event.DeadLetter != nil }) {
+		c.e.sched.dueIn(0) // the next report of the row
+	}
 	c.e.sched.passedOver(left) // the rows are free now
 	if rows {
 		c.e.sched.dueNow() // or once their lanes have capacity
@@ -129,6 +188,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 // handOut distributes the claimed work to the lanes.
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, leases: c.e.leases, ready: make(chan struct{}, 1), lateAnswers: make(chan struct{}, 1)}
+	c.held = held
 	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
 		c.plan(held, i, passed)
@@ -141,12 +201,14 @@ func (c *claimer) handOut(work []Work) *claim {
 	c.e.sched.passedOver(passed)
 	for _, p := range held.shares {
 		p.lane.Return(p.reserved)
+		p.reserved = 0
 		if p.fast = len(p.works) > 0 && !p.lane.Slow(); p.fast {
 			held.waiting.Add(1)
 		}
 	}
 	for _, p := range held.shares {
 		p.batch.Fill(p.events)
+		p.handed = true
 		if len(p.events) > 0 {
 			p.lane.Deliver(p.batch, nil)
 		}
@@ -166,6 +228,12 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 		r.put = append(r.put, later)
 		return
 	}
+
+	if known := c.e.withheld.outcome(w.ref()); known != nil {
+		held.unfinishedOf(i).outcome = known
+		return
+	}
+
 	lanes := c.e.lanesOf(w)
 	switch {
 	case w.Fresh && w.Delay > 0:
@@ -175,6 +243,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 		held.unfinishedOf(i).state = deliveries.Unrouted
 		return
 	}
+
 	candidate := delivery.Candidate{Event: &w.Event}
 	for _, l := range lanes {
 		refused := w.Refused
@@ -184,6 +253,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 				continue
 			}
 		}
+
 		p := c.share(held, l, i)
 		if p.reserved == 0 {
 			l.Refused()
@@ -191,6 +261,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 			continue
 		}
 		p.reserved--
+
 		e := &w.Event
 		if len(lanes) > 1 {
 			each := w.Event // each destination gets its own copy of the event
@@ -244,6 +315,7 @@ func (c *claimer) share(held *claim, l dispatch.QueueLane, from int) *share {
 		n := len(held.work) - from
 		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.batch.Alloc(n)
 		p.finished.Store(false)
+		p.handed = false
 		held.shares = append(held.shares, p)
 	}
 	return p
@@ -294,13 +366,16 @@ func (c *claimer) wait(held *claim) {
 //
 // If the database refuses the settlement, no claimer claims until the database would accept it: later deliveries
 // could not be recorded either, and would be repeated. A stopping relay also writes its answers, but does not retry
-// refused ones.
+// refused ones. Rows that are refused alone are withheld.
 func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
-	err := c.session.Settle(context.WithoutCancel(ctx), s)
+	refused, err := c.session.Settle(context.WithoutCancel(ctx), s)
 	if err == nil {
-		c.accepted()
-		c.pauses.Reset()
-		return nil
+		var alone bool
+		if alone, err = c.e.withheld.settled(ctx, held.work, s, refused); err == nil {
+			c.accepted()
+			c.slowDown(ctx, refused, alone)
+			return nil
+		}
 	}
 	c.e.report(c.answers, err)
 	c.log.DebugContext(ctx, "claim lost before it was settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.DeadLettered))
@@ -312,7 +387,10 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	for {
 		held.collect()
 		s, _, _ := held.settlement(c.e.lanesOf)
-		again := c.session.Settle(context.WithoutCancel(ctx), s)
+		refused, again := c.session.Settle(context.WithoutCancel(ctx), s)
+		if again == nil {
+			_, again = c.e.withheld.settled(ctx, held.work, s, refused)
+		}
 		if again == nil {
 			break
 		}
@@ -334,6 +412,18 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	}
 	c.accepted()
 	return err
+}
+
+// slowDown pauses all claims after a refusal, while none of the last rows was accepted: the reason may be one of all rows.
+func (c *claimer) slowDown(ctx context.Context, refused []Refused, alone bool) {
+	switch {
+	case len(refused) == 0:
+		c.pauses.Reset()
+	case alone:
+		c.e.sched.pauseClaims(+1)
+		sleep(ctx, c.pauses.After(refused[0].Err))
+		c.e.sched.pauseClaims(-1)
+	}
 }
 
 // accepted records that the database accepts answers again.

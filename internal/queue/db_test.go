@@ -85,8 +85,8 @@ func (d *db) sweep(s *Session, limit int) []int64 {
 
 func (d *db) settle(s *Session, settlement *Settlement) {
 	d.Helper()
-	if err := s.Settle(d.Context(), settlement); err != nil {
-		d.Fatalf("settle: %v", err)
+	if refused, err := s.Settle(d.Context(), settlement); err != nil || len(refused) > 0 {
+		d.Fatalf("settle: %v, refused %v", err, refused)
 	}
 }
 

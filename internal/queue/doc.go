@@ -17,6 +17,7 @@
 //	idle.go       holds waiting claimers
 //	claimer.go    claims, hands out, waits, settles
 //	claim.go      tracks one claim: its shares in the lanes, its settlement
+//	withheld.go   keeps the outcomes of rows whose settlement is refused
 //	settling.go   excludes rows whose settlement is being written from other claims
 //	leases.go     renews leases and writes late answers
 //	session.go    owns a claimer's connection and its pipelined flights

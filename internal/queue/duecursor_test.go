@@ -64,7 +64,7 @@ var hitBlocks = regexp.MustCompile(`Index Scan using outbox_deliveries_due.*\n.*
 // dueBlocks returns how many blocks a due query reads to find its rows, which are settled by now.
 func (d *db) dueBlocks(s *Session, q Query) int {
 	d.Helper()
-	rows, err := s.conn.Query(d.Context(), fmt.Sprintf(`EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) EXECUTE due('{x}', '{%[1]d}', '{%[2]d}', %[1]d)`, q.Wanted["x"], q.Since["x"]),
+	rows, err := s.conn.Query(d.Context(), fmt.Sprintf(`EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) EXECUTE due('{x}', '{%[1]d}', '{%[2]d}', %[1]d, '{}')`, q.Wanted["x"], q.Since["x"]),
 		pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		d.Fatal(err)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -10,7 +11,9 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wake"
 	"github.com/notifyd/notifyd/observe"
@@ -48,9 +51,12 @@ type Engine struct {
 	missing *engine.Missing
 
 	settling settling // by claimer
+	withheld withheldRows
 
 	companions []int32 // the claiming sessions at the last round of housekeeping; nil before the first
 	rerouted   int     // events with a new route that are not logged yet
+
+	unparked bool // no parked delivery was left since the start
 
 	again sync.Once // reports once that ids begin again
 
@@ -62,6 +68,7 @@ func New(o Options) *Engine {
 	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), settling: make(settling, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
 	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Trigger: o.Trigger, Report: func(err error) { e.report("notify", err) }})
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
+	e.withheld.log, e.withheld.report, e.withheld.rows = o.Log, e.report, make(map[deliveries.Ref]*withheldRow)
 	e.leases.report, e.leases.retryIn, e.leases.pauseClaims = e.report, e.sched.dueIn, e.sched.pauseClaims
 	for _, l := range e.d.QueueLanes() {
 		l.Serve(e.sched.capacity)
@@ -83,8 +90,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	// Three groups stop in this order: claimers, deliveries, and the goroutines that write late answers and renew
 	// leases.
 	var claimers, maintainers sync.WaitGroup
-	for i, session := range e.Claimers {
-		c := newClaimer(e, session, i)
+	for i, one := range e.Claimers {
+		c := newClaimer(e, one, i)
 		claimers.Go(func() { c.run(ctx) })
 	}
 	maintainCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -119,8 +126,12 @@ func (e *Engine) lanesOf(w *Work) []dispatch.QueueLane {
 // Wake passes the id of a newly committed event. It never blocks.
 func (e *Engine) Wake(id int64) { e.sched.hint(id) }
 
-// Rescan requests a full sweep after possibly missed notifications. It never blocks.
-func (e *Engine) Rescan() { e.sched.sweepAll() }
+// Rescan requests a full sweep after possibly missed notifications. The relay also settles again: before it began to
+// listen, writers may have found no relay that listens, and their transactions may still be open. Rescan never blocks.
+func (e *Engine) Rescan() {
+	e.sched.sweepAll()
+	e.relay.Poke()
+}
 
 // wordDeliveries is the notification of changed stored deliveries, for example after a replay of dead letters.
 const wordDeliveries = "deliveries"
@@ -141,9 +152,6 @@ func (e *Engine) Blind(is bool) {
 		e.sched.sweepNow()
 	}
 }
-
-// Polling reports whether the relay sweeps continuously. Then nothing depends on notifications.
-func (e *Engine) Polling() bool { return e.relay.State() == wake.Polling }
 
 // Ready is closed after the first sweep of the table.
 func (e *Engine) Ready() <-chan struct{} { return e.sched.ready }
@@ -177,6 +185,9 @@ const houseAgain = 100 * time.Millisecond
 func (e *Engine) maintain(ctx context.Context) {
 	failing := store.NewPauses()
 	for ctx.Err() == nil {
+		if e.withheld.due() {
+			e.sched.sweepAll()
+		}
 		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
@@ -196,9 +207,9 @@ func (e *Engine) maintain(ctx context.Context) {
 
 // houseRound runs one round of housekeeping. It reports whether work remains.
 func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
-	n, err := e.House.TakeOver(ctx, e.leases.tokens.Now)
-	if err != nil {
-		return false, err
+	n, refused := e.House.TakeOver(ctx, e.leases.tokens.Now)
+	if refused != nil && !session.IsOfRow(refused) {
+		return false, refused
 	}
 	if n > 0 {
 		e.leases.taken.Add(uint64(n))
@@ -208,6 +219,14 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 	if err := e.sweepAfterEnded(ctx); err != nil {
 		return false, err
 	}
+	if !e.unparked {
+		n, err := e.House.Unpark(ctx)
+		if err != nil || n > 0 {
+			e.sched.dueNow()
+			return true, err
+		}
+		e.unparked = true
+	}
 	n, more, err = e.House.Reroute(ctx, e.d.Routed)
 	if n > 0 {
 		e.sched.dueNow()
@@ -216,7 +235,7 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 		e.Log.InfoContext(ctx, "unrouted events have a route now", "events", e.rerouted)
 		e.rerouted = 0
 	}
-	return more, err
+	return more, cmp.Or(err, refused)
 }
 
 // sweepAfterEnded requests a sweep when a claiming session has ended: the watermarks have passed the rows it had

@@ -88,8 +88,8 @@ var errLost = errors.New("connection reset by peer")
 // refusal is an error that the server answered with.
 type refusal struct{}
 
-func (refusal) Error() string    { return "value out of range" }
-func (refusal) SQLState() string { return "22003" }
+func (refusal) Error() string    { return "permission denied" }
+func (refusal) SQLState() string { return "42501" }
 
 func newFakeDB() *fakeDB {
 	return &fakeDB{

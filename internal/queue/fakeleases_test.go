@@ -132,6 +132,8 @@ func (k *fakeLeases) TakeOver(ctx context.Context, mine func() deliveries.Tokens
 	return n, nil
 }
 
+func (*fakeLeases) Unpark(context.Context) (int, error) { return 0, nil }
+
 func (k *fakeLeases) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
 	if _, err := k.enter(ctx, "reroute"); err != nil {
 		return 0, false, err

@@ -154,17 +154,17 @@ func (db *fakeDB) sortedRows() []*fakeRow {
 	return rows
 }
 
-func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
+func (s *fakeSession) Settle(ctx context.Context, st *Settlement) ([]Refused, error) {
 	if !s.conn {
 		rest := &Settlement{Done: st.Done, Remove: st.Remove}
 		if len(st.Put) > 0 {
 			rest.Remove = nil
 		}
 		if rest.Empty() && !s.refused {
-			return nil
+			return nil, nil
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 		s.conn = true
 		st = rest
@@ -177,9 +177,9 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 		s.db.set(func() { s.db.note("%p fails to settle %+v", s, *st) })
 		s.lose()
 		if s.refused = kind == refused; s.refused {
-			return refusal{}
+			return nil, refusal{}
 		}
-		return errLost
+		return nil, errLost
 	}
 	s.refused = false
 	if kind == hung {
@@ -194,9 +194,9 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	s.unlock()
 	if kind == lostAfter {
 		s.conn = false
-		return errLost
+		return nil, errLost
 	}
-	return nil
+	return nil, nil
 }
 
 // lockAll waits until no other session has a lock on the rows to be written.

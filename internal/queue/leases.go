@@ -3,14 +3,19 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/withheld"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -37,6 +42,12 @@ type leases struct {
 	lapses      atomic.Uint64 // how often until passed without a renewal: other relays may have taken older leases over
 	wake        chan struct{} // capacity 1: answers have arrived
 
+	// Answers that the database refuses alone, and when they are written again. Only run uses them.
+	refused       []lateResult
+	refusedUntil  time.Time
+	refusedPauses *backoff.ExponentialBackOff
+	alone         int // refusals since the last accepted answer
+
 	mu             sync.Mutex
 	live           map[int64]*lease    // by token; to be renewed
 	answeredShares map[*share]struct{} // shares with new answers
@@ -46,13 +57,15 @@ type leases struct {
 type lateResult struct {
 	entry     deliveries.Entry
 	delivered bool
+	named     bool // it was refused, and logged
 }
 
 func newLeases(maintenance LeaseStore, length time.Duration, log *slog.Logger) *leases {
 	ls := &leases{
 		store: maintenance, length: length, log: log, began: time.Now(),
-		tokens: deliveries.NewIssuer(time.Now().UnixNano()), // above all tokens of an earlier process
-		wake:   make(chan struct{}, 1), live: make(map[int64]*lease), answeredShares: make(map[*share]struct{}),
+		tokens:        deliveries.NewIssuer(time.Now().UnixNano()), // above all tokens of an earlier process
+		refusedPauses: withheld.Pauses(),
+		wake:          make(chan struct{}, 1), live: make(map[int64]*lease), answeredShares: make(map[*share]struct{}),
 	}
 	return ls
 }
@@ -110,7 +123,7 @@ func (ls *leases) take() []lateResult {
 			delete(ls.live, l.entry.Token)
 			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Destination(), a)
 			e.Token = l.entry.Token
-			results = append(results, lateResult{e, a.Verdict.Settles()})
+			results = append(results, lateResult{entry: e, delivered: a.Verdict.Settles()})
 		}
 	}
 	clear(ls.answeredShares)
@@ -169,6 +182,9 @@ func (w *answerWriter) flush(ctx context.Context) {
 	if err == nil {
 		w.wake = w.ls.wake
 		w.pauses.Reset()
+		if len(w.ls.refused) > 0 {
+			w.retry.Reset(time.Until(w.ls.refusedUntil))
+		}
 	} else {
 		w.wake = nil
 		w.retry.Reset(w.pauses.After(err))
@@ -189,14 +205,14 @@ const maxFinish = 1000
 
 // flush writes all answers. After an error it keeps the rest for the next call.
 func (ls *leases) flush(ctx context.Context) error {
-	results := ls.take()
+	results := append(ls.take(), ls.takeRefused()...)
 	for len(results) > 0 {
 		n := min(len(results), maxFinish)
-		err := ls.finish(ctx, results[:n])
+		rest, err := ls.finish(ctx, results[:n])
 		ls.reportFrom(ctx, "answers of leases", err)
 		if err != nil {
 			ls.mu.Lock()
-			ls.results = append(results, ls.results...)
+			ls.results = slices.Concat(rest, results[n:], ls.results)
 			ls.mu.Unlock()
 			return err
 		}
@@ -205,10 +221,66 @@ func (ls *leases) flush(ctx context.Context) error {
 	return nil
 }
 
-// finish writes answers in one transaction. It fences an answer off in four cases. Another relay took the lease over;
-// a crash of the database lost the lease; the settlement was already written before a connection was lost; or the
+// maxAlone is how many answers are refused, and none accepted, until the reason is taken for one of all answers.
+const maxAlone = 16
+
+// reportRefusedAnswers is the name of single refused answers in reports.
+const reportRefusedAnswers = "answers of single leases"
+
+// takeRefused takes the refused answers, if they are to be written again.
+func (ls *leases) takeRefused() []lateResult {
+	if len(ls.refused) == 0 || time.Now().Before(ls.refusedUntil) {
+		return nil
+	}
+	results := ls.refused
+	ls.refused = nil
+	return results
+}
+
+// finish writes answers, in one transaction unless one of them is refused. The refused ones are kept for a later flush.
+// After another error it returns the answers that are not written.
+func (ls *leases) finish(ctx context.Context, results []lateResult) (rest []lateResult, err error) {
+	written := make(map[int64]bool)
+	refused, err := session.InHalves(results, func(some []lateResult) error {
+		err := ls.finishTogether(ctx, some)
+		for i := range some {
+			written[some[i].entry.Token] = err == nil
+		}
+		return err
+	})
+	if len(refused) < len(results) {
+		ls.alone = 0
+	} else if ls.alone += len(refused); err == nil && ls.alone > maxAlone {
+		err = refused[0].Err
+	}
+	if err == nil && len(ls.refused)+len(refused) > withheld.Max {
+		err = fmt.Errorf("%w: %w", withheld.ErrTooMany, refused[0].Err)
+	}
+	if err != nil {
+		return slices.DeleteFunc(slices.Clone(results), func(r lateResult) bool { return written[r.entry.Token] }), err
+	}
+	for _, r := range refused {
+		if e := r.Item.entry; !r.Item.named {
+			withheld.Log(ctx, ls.log, e.EventID, e.Destination, r.Err)
+		}
+		r.Item.named = true
+		ls.refused = append(ls.refused, r.Item)
+		ls.report(reportRefusedAnswers, &withheld.Error{Event: r.Item.entry.EventID, N: len(ls.refused), Err: r.Err})
+	}
+	switch {
+	case len(refused) > 0:
+		ls.refusedUntil = time.Now().Add(ls.refusedPauses.NextBackOff())
+	case len(ls.refused) == 0:
+		ls.refusedPauses.Reset()
+		ls.report(reportRefusedAnswers, nil)
+	}
+	return nil, nil
+}
+
+// finishTogether writes answers in one transaction. It fences an answer off in four cases. Another relay took the lease
+// over; a crash of the database lost the lease; the settlement was already written before a connection was lost; or the
 // event is missing.
-func (ls *leases) finish(ctx context.Context, results []lateResult) error {
+func (ls *leases) finishTogether(ctx context.Context, results []lateResult) error {
 	var done, put []deliveries.Entry
 	for _, r := range results {
 		if r.delivered {
@@ -231,6 +303,9 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 			ls.retryIn(e.Delay)
 		}
 	}
+	if slices.ContainsFunc(done, func(e deliveries.Entry) bool { return e.Report }) {
+		ls.retryIn(0) // the next report of the row
+	}
 	return nil
 }
 
@@ -248,17 +323,21 @@ func (ls *leases) renew(ctx context.Context) {
 		}
 		tokens = append(tokens, token)
 	}
-	for i := range ls.results { // answered and not written yet
-		tokens = append(tokens, ls.results[i].entry.Token)
+	for _, r := range slices.Concat(ls.results, ls.refused) { // answered and not written yet
+		tokens = append(tokens, r.entry.Token)
 	}
 	ls.mu.Unlock()
 	if len(tokens) > 0 || ls.renewFailed {
-		err := ls.store.Renew(ctx, tokens)
-		ls.reportFrom(ctx, "renewal of leases", err)
-		if ls.renewFailed = err != nil; err != nil {
+		refused, err := session.InHalves(tokens, func(some []int64) error { return ls.store.Renew(ctx, some) })
+		if len(refused) > 0 {
+			ls.reportFrom(ctx, "renewal of leases", refused[0].Err)
+		} else {
+			ls.reportFrom(ctx, "renewal of leases", err)
+		}
+		if ls.renewFailed = err != nil || len(refused) > 0; err != nil {
 			return
 		}
-		ls.renewed.Add(uint64(len(tokens)))
+		ls.renewed.Add(uint64(len(tokens)) - uint64(len(refused)))
 	}
 	ls.renewedAt(now)
 }

@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -28,32 +30,42 @@ type Maintenance struct {
 func NewMaintenance(c *store.Connector, o SessionOptions) *Maintenance {
 	return &Maintenance{
 		Session: store.NewSession(c, store.SessionOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}),
-		rows:    deliveries.Leases{Owner: o.Owner, Length: o.Lease}, deletes: o.Delete, walk: newWalk(),
+		rows:    deliveries.Leases{Owner: o.Owner, Length: o.Lease}, deletes: o.Delete, walk: newWalk(time.Time{}),
 	}
 }
 
 // Finish implements [LeaseStore].
 func (k *Maintenance) Finish(ctx context.Context, done, put []deliveries.Entry) (fenced int, err error) {
 	err = k.Do(ctx, "settle leased deliveries", func(ctx context.Context, c *session.Conn) error {
-		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-			affected, err := k.rows.Finish(ctx, tx, done, put)
-			if err != nil {
-				return err
-			}
-			fenced = len(done) + len(put) - affected
-			var ids []int64
-			for _, e := range slices.Concat(done, put) {
-				ids = append(ids, e.EventID)
-			}
-			return k.finishEvents(ctx, tx, ids)
-		})
+		fenced, err = k.finish(ctx, c, done, put, k.deletes)
+		if k.deletes && len(done)+len(put) == 1 && session.IsConstraint(err) {
+			fenced, err = k.finish(ctx, c, done, put, false) // something references the event: it stays, and is marked
+		}
+		return errors.Join(err, session.ForgetIgnored(ctx, c.Conn, err))
 	})
 	return fenced, err
 }
 
-func (k *Maintenance) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error {
+func (k *Maintenance) finish(ctx context.Context, c *session.Conn, done, put []deliveries.Entry, deletes bool) (fenced int, err error) {
+	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		affected, err := k.rows.Finish(ctx, tx, done, put)
+		if err != nil {
+			return err
+		}
+		fenced = len(done) + len(put) - affected
+		var ids []int64
+		for _, e := range slices.Concat(done, put) {
+			ids = append(ids, e.EventID)
+		}
+		return finishEvents(ctx, tx, ids, deletes)
+	})
+	return fenced, err
+}
+
+// finishEvents marks the events without a delivery that is left, or deletes those of them without a dead letter.
+func finishEvents(ctx context.Context, tx pgx.Tx, ids []int64, deletes bool) error {
 	for _, sql := range []string{sqlLock, sqlForget, sqlFinish} {
-		if sql == sqlForget && !k.deletes {
+		if sql == sqlForget && !deletes {
 			continue
 		}
 		if _, err := tx.Exec(ctx, sql, ids); err != nil {
@@ -90,16 +102,28 @@ func (k *Maintenance) TakeOver(ctx context.Context, mine func() deliveries.Token
 func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
 		own := 0
+		var refused error
 		if k.checked != c.Conn {
-			own, err = k.rows.TakeOverLost(ctx, c.Conn, mine())
-			if err != nil || own == deliveries.TakeOverBatch {
+			own, refused = k.rows.TakeOverLost(ctx, c.Conn, mine())
+			if refused != nil && !session.IsOfRow(refused) || own == deliveries.TakeOverBatch {
 				n = own
-				return err
+				return refused
 			}
-			k.checked = c.Conn
+			if refused == nil {
+				k.checked = c.Conn
+			}
 		}
 		n, err = k.rows.TakeOver(ctx, c.Conn)
 		n += own
+		return cmp.Or(err, refused)
+	})
+	return n, err
+}
+
+// Unpark implements [Housekeeper].
+func (k *Maintenance) Unpark(ctx context.Context) (n int, err error) {
+	err = k.Do(ctx, "make parked deliveries due", func(ctx context.Context, c *session.Conn) (err error) {
+		n, err = deliveries.Unpark(ctx, c)
 		return err
 	})
 	return n, err
@@ -115,30 +139,77 @@ const (
 	rerouteFor = 500 * time.Millisecond
 )
 
-// walk is the progress of Reroute through the unrouted events in id order. It reads each event once, however many
-// dead index entries it leaves behind.
+// walk is the progress of Reroute: one page of types after the other, and through the unrouted events of each page in id
+// order. It reads each event once, however many dead index entries it leaves behind.
 type walk struct {
-	after int64 // the walk continues after this event
-	page  int
+	began  time.Time // with the first page of types
+	rest   time.Time // it does not begin before
+	types  []string  // of this page, those that have a route
+	next   string    // the next page begins after this type; "" on the last one
+	listed bool      // types and next are known
+	after  int64     // it continues after this event
+	page   int       // number of events
 }
 
-func newWalk() walk { return walk{after: math.MinInt64, page: reroutePage} }
+func newWalk(rest time.Time) walk { return walk{rest: rest, after: math.MinInt64, page: reroutePage} }
+
+// restFactor is how long Reroute rests after many pages of types, as a multiple of the time that they took.
+const restFactor = 10
+
+// list reads a page of types.
+func (k *Maintenance) list(ctx context.Context, match func(string) bool) error {
+	if k.walk.listed {
+		return nil
+	}
+	return k.Do(ctx, "list event types without a route", func(ctx context.Context, c *session.Conn) (err error) {
+		k.walk.types, k.walk.next, err = deliveries.UnroutedTypes(ctx, c, k.walk.next, match)
+		k.walk.listed = err == nil
+		return err
+	})
+}
 
 // Reroute implements [Housekeeper]. Only one goroutine may call it.
 func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
-	var routed []string
-	err = k.Do(ctx, "list event types without a route", func(ctx context.Context, c *session.Conn) (err error) {
-		routed, err = deliveries.UnroutedTypes(ctx, c, match)
-		return err
-	})
-	if err != nil || len(routed) == 0 {
-		k.walk.after = math.MinInt64
-		return 0, false, err
+	begin := time.Now()
+	if begin.Before(k.walk.rest) {
+		return 0, false, nil
 	}
-	for begin := time.Now(); time.Since(begin) < rerouteFor; {
+	if k.walk.began.IsZero() {
+		k.walk.began = begin
+	}
+
+	for time.Since(begin) < rerouteFor {
+		if err := k.list(ctx, match); err != nil {
+			k.walk = newWalk(time.Time{})
+			return n, false, err
+		}
+		some, unfinished, err := k.rerouteTypes(ctx, begin)
+		if n += some; unfinished || err != nil {
+			return n, true, err
+		}
+		if k.walk.next == "" {
+			var rest time.Time
+			if took := time.Since(k.walk.began); took > rerouteFor {
+				rest = time.Now().Add(restFactor * took)
+			}
+			k.walk = newWalk(rest)
+			return n, false, nil
+		}
+		k.walk.listed, k.walk.after = false, math.MinInt64
+	}
+	return n, true, nil
+}
+
+// rerouteTypes makes the events of a page of types due, for a bounded time since begin. It reports whether some are left.
+func (k *Maintenance) rerouteTypes(ctx context.Context, begin time.Time) (n int, unfinished bool, err error) {
+	for len(k.walk.types) > 0 {
+		if time.Since(begin) >= rerouteFor {
+			return n, true, nil
+		}
 		var some int
+		var more bool
 		err := k.Do(ctx, "make due the events whose type has gained a route", func(ctx context.Context, c *session.Conn) (err error) {
-			k.walk.after, some, more, err = deliveries.Reroute(ctx, c, routed, k.walk.after, k.walk.page)
+			k.walk.after, some, more, err = deliveries.Reroute(ctx, c, k.walk.types, k.walk.after, k.walk.page)
 			return err
 		})
 		n += some
@@ -146,15 +217,30 @@ func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n i
 		case store.IsCanceled(err):
 			k.walk.page = max(k.walk.page/4, leastPage)
 			return n, true, err
+		case session.IsOfRow(err) && k.walk.page > 1:
+			k.walk.page = max(k.walk.page/4, 1)
+			continue
+		case session.IsOfRow(err):
+			return n, true, errors.Join(err, k.passRefused(ctx, k.walk.types))
 		case err != nil:
 			return n, true, err
 		case !more:
-			k.walk = newWalk()
 			return n, false, nil
 		}
 		k.walk.page = min(2*k.walk.page, reroutePage)
 	}
-	return n, true, nil
+	return n, false, nil
+}
+
+// passRefused makes the walk pass the next event, whose row is refused alone.
+func (k *Maintenance) passRefused(ctx context.Context, types []string) error {
+	return k.Do(ctx, "pass an event", func(ctx context.Context, c *session.Conn) error {
+		id, err := deliveries.NextUnrouted(ctx, c, types, k.walk.after)
+		if err == nil {
+			k.walk.after = id
+		}
+		return err
+	})
 }
 
 // Claimers implements [Companions].

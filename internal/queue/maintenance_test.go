@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -189,6 +190,32 @@ func TestReroute(t *testing.T) {
 	}
 }
 
+// TestRerouteManyTypes: rerouting reads any number of types, each once, a page per statement.
+func TestRerouteManyTypes(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	const types = 2500
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, event_type, state) SELECT i, 't' || i, 'unrouted' FROM generate_series(1, $1::int) AS i`, types)
+	k := d.maintenance(options())
+	asked, total := 0, 0
+	for more := true; more; {
+		n, again, err := k.Reroute(t.Context(), func(eventType string) bool {
+			asked++
+			return strings.HasSuffix(eventType, "7")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(k.walk.types) > 1000 {
+			t.Errorf("%d types in one statement", len(k.walk.types))
+		}
+		total, more = total+n, again
+	}
+	if asked != types || total != types/10 {
+		t.Errorf("asked for %d types, rerouted %d events; want %d and %d", asked, total, types, types/10)
+	}
+}
+
 // TestRerouteMany: rerouting continues in pages that are small enough for the server, whatever else is in the table, and
 // reads each row once.
 func TestRerouteMany(t *testing.T) {
@@ -226,4 +253,32 @@ func TestRerouteMany(t *testing.T) {
 	}
 	d.expect("left", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY state`,
 		fmt.Sprint("retry ", many+many*2/3), fmt.Sprint("unrouted ", many/3))
+}
+
+// TestOneRowIsRefused: the database refuses to take one lease over, and to make one unrouted event due. The others are.
+func TestOneRowIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.Insert("a", 10)
+	d.Exec(`UPDATE outbox_events SET state = 'deferred'`)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+		SELECT id, 'x', 'a', 'running', 1, id, now() - interval '1 min' FROM outbox_events`)
+	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, '', 'a', 'unrouted' FROM outbox_events`)
+	d.Exec(`ALTER TABLE outbox_deliveries ADD CONSTRAINT mine CHECK (event_id <> 3) NOT VALID`)
+	k := d.maintenance(options())
+	n, err := k.TakeOver(t.Context(), func() deliveries.Tokens { return deliveries.Tokens{} })
+	if n != 9 || !session.IsConstraint(err) || !strings.Contains(err.Error(), "event 3") {
+		t.Errorf("took over %d: %v", n, err)
+	}
+	made := 0
+	for range 20 {
+		n, _, err := k.Reroute(t.Context(), func(string) bool { return true })
+		if made += n; err != nil && !session.IsConstraint(err) {
+			t.Fatal(err)
+		}
+		if made == 9 {
+			break
+		}
+	}
+	d.expect("the refused rows", `SELECT format('%s %s', event_id, state) FROM outbox_deliveries WHERE state <> 'retry' ORDER BY state`, "3 running", "3 unrouted")
 }

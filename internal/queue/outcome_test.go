@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,6 +119,39 @@ func TestRunTurnsAPanicIntoAFailure(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPanicOfAClaimer: a panic between a claim and its settlement is reported as a refused statement, and ends neither the
+// process nor the deliveries. The events are delivered again.
+func TestPanicOfAClaimer(t *testing.T) {
+	t.Parallel()
+	for op, last := range map[string]int32{"claim": 6, "settle": 3} { // four claimers begin with an empty claim
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, r := t.db, t.r
+				var c calls
+				cfg := testLane()
+				cfg.Concurrency = 2
+				r.to(t, "a", c.handler(takes(time.Millisecond)), cfg, "x")
+				var operations atomic.Int32
+				db.faults = func(at string) faultKind {
+					if at == op && operations.Add(1) <= last {
+						panic("nil map")
+					}
+					return noFault
+				}
+				r.start()
+				db.write("x", 100)
+				eventually(t, "done", func() bool { return operations.Load() > last && db.empty() })
+				for _, want := range []string{"database refuses a statement", "a claimer panicked: nil map", "queue.(*claimer).run"} {
+					if r.log.count(want) == 0 {
+						t.Errorf("%q is missing in the log", want)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestRunNamesTheTimeout(t *testing.T) {

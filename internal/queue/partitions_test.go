@@ -108,7 +108,7 @@ func TestSettleDetached(t *testing.T) {
 		t.Errorf("%d fenced, %v; want 2", fenced, err)
 	}
 	// The first attempt finds that the connection is lost, the second one salvages.
-	if err := s.Settle(t.Context(), &Settlement{Remove: []deliveries.Ref{ref(due, "x")}}); err == nil {
+	if _, err := s.Settle(t.Context(), &Settlement{Remove: []deliveries.Ref{ref(due, "x")}}); err == nil {
 		t.Error("settled on a connection that is lost")
 	}
 	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(due, "x")}})

@@ -75,9 +75,9 @@ func (d *db) plansPartitioned() {
 	}{
 		{"by_ids(" + list + ", " + bounds + ")", 1},
 		{fmt.Sprintf("sweep(%d, 100, %d)", low, int64(1)<<62), 5}, // those ahead, and the default one
-		{fmt.Sprintf("sweep_skip(%d, 100, %d, '{a}')", low, int64(1)<<62), 5},
+		{fmt.Sprintf("sweep_skip(%d, 100, %d, '{a}', '{}')", low, int64(1)<<62), 5},
 		{fmt.Sprintf("sweep(%d, 100, %d)", -int64(1)<<62, int64(1)<<62), parts},
-		{"due('{x,y}', '{1,2}', '{0,5}', 3)", 0},
+		{"due('{x,y}', '{1,2}', '{0,5}', 3, '{}')", 0},
 		{"done(" + list + ", " + bounds + ")", 1},
 		{`"delete"(` + list + ", " + bounds + ")", 1},
 		{"bury(" + list + ", " + bounds + ")", 1},

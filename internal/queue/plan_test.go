@@ -51,8 +51,8 @@ func TestPlans(t *testing.T) {
 	}{
 		{"by_ids('{1,2,3}')", []string{fresh, byID}},
 		{"sweep(5, 100, 2000)", []string{fresh}},
-		{"sweep_skip(5, 100, 2000, '{a}')", []string{fresh}},
-		{"due('{x,y}', '{1,2}', '{0,5}', 3)", []string{due + "; " + byID}},
+		{"sweep_skip(5, 100, 2000, '{a}', '{}')", []string{fresh}},
+		{"due('{x,y}', '{1,2}', '{0,5}', 3, '{}')", []string{due + "; " + byID}},
 		{"next_due('{x,y}')", []string{due, dueIDs}},
 		{"done('{1,2,3}')", []string{byID, fresh}},
 		{`"delete"('{1,2,3}')`, []string{byID, fresh}},

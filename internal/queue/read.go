@@ -44,7 +44,7 @@ func sqlDue(limit int) string {
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
 	SELECT * FROM outbox_deliveries
-	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
+	WHERE state = 'retry' AND destination = want.destination AND available_at <= now() AND event_id <> ALL($5::bigint[])
 		AND available_at >= CASE want.since WHEN 0 THEN '-infinity' ELSE 'epoch'::timestamptz + want.since * interval '1 microsecond' END
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
 ` + deliveries.Event(limit) + `
@@ -67,11 +67,14 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	var claimed Claimed
 	retreated, err := wire.Retreat(q.most(), s.options.EventBytes, func(c wire.Care) error {
 		err := s.connect(ctx)
-		if err == nil && c.Why != nil {
-			err = prepareAll(ctx, s.conn.PgConn(), s.claims(c.EventBytes))
+		if err == nil && c.Why != nil && !s.careful[c.EventBytes] {
+			if err = prepareAll(ctx, s.conn.PgConn(), s.claims(c.EventBytes)); err != nil {
+				return s.abandon(ctx, "claim", err)
+			}
+			s.careful[c.EventBytes] = true
 		}
 		if err == nil {
-			if claimed, err = s.claim(ctx, q.atMost(c.Rows), c); err != nil {
+			if claimed, err = s.claim(ctx, q.atMost(c.Rows), c); err != nil && !s.undone(ctx, err) {
 				err = s.abandon(ctx, "claim", err)
 			}
 		}
@@ -87,6 +90,11 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 		}
 	}
 	return claimed, nil
+}
+
+// undone rolls a claim back that failed over an unreadable event, and reports whether the session may claim again.
+func (s *Session) undone(ctx context.Context, err error) bool {
+	return wire.IsUnreadable(err) && !s.conn.IsClosed() && s.send(ctx, func(send sendFunc) { send(stmtRollback, anyRows) }) == nil
 }
 
 func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Claimed, err error) {
@@ -161,8 +169,8 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 			f.send(stmtHighest, nil, nil, wire.AllBinary())
 		}
 		name, args := stmtSweep, [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
-		if len(q.Skip) > 0 {
-			name, args = stmtSweepSkip, append(args, wire.TextArray(q.Skip))
+		if len(q.Skip)+len(q.Except) > 0 {
+			name, args = stmtSweepSkip, append(args, wire.TextArray(q.Skip), wire.AppendInt8Array(nil, q.Except))
 		}
 		send(name, args, wire.EventFormats())
 	case SourceDue:
@@ -171,7 +179,7 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 			names, capacities, since = append(names, name), append(capacities, int64(capacity)), append(since, q.Since[name])
 		}
 		list := wire.TextArray(names)
-		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, capacities), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit))}, deliveries.Formats())
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, capacities), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit)), wire.AppendInt8Array(nil, q.Except)}, deliveries.Formats())
 		f.send(stmtNextDue, [][]byte{list}, wire.AllBinary(), wire.AllBinary())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wake"
+	"github.com/notifyd/notifyd/internal/wire"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -43,8 +44,8 @@ type scheduler struct {
 	lagged   map[dispatch.QueueLane]*lag // lanes that the common sweep passed over
 	turns    turns
 
-	eventBytes int // average size of a row
-	counters   counters
+	rowSize  wire.RowSize
+	counters counters
 
 	due due
 
@@ -531,9 +532,13 @@ func (s *scheduler) byPriorityLocked() []dispatch.QueueLane {
 	return lagging
 }
 
-// batchLocked returns how many events a claim may request.
+// batchLocked returns how many events a claim may request. The first claim requests all: a lane that fails chooses among
+// the events that the common sweep has passed, and all of a few could be bad.
 func (s *scheduler) batchLocked() int {
-	return min(s.limits.Batch, max(1, s.limits.Bytes/2/max(1, s.eventBytes)))
+	if s.rowSize == (wire.RowSize{}) {
+		return s.limits.Batch
+	}
+	return s.rowSize.Rows(s.limits.Batch, s.limits.Bytes/2)
 }
 
 // claimed records the result of a query, in id order, before the work is handed out.
@@ -548,7 +553,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	}
 	if n := len(c.Work); n > 0 {
 		s.counters.events(n)
-		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
+		s.rowSize.Saw(n, c.Bytes)
 	}
 	if q.Source != SourceDue {
 		s.relay.Saw(len(c.Work), c.Cut || q.Source == SourceSweep && len(c.Work) >= q.Limit, q.Source == SourceIDs)
@@ -579,7 +584,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 // rows that were locked. A query that took too long is repeated with a smaller bound, and requests no larger one.
 func (s *scheduler) failedLocked(q *Query, err error) {
 	// The payloads may have been too large to read in time; successful claims correct this.
-	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.limits.Bytes)
+	s.rowSize.Failed()
 	switch q.Source {
 	case SourceDue:
 		s.due.claiming = false

@@ -23,11 +23,13 @@ type Session struct {
 	options   SessionOptions
 	conn      *pgx.Conn
 	names     wire.Names
-	params    []byte   // buffer for parameters, reused by every flight
-	sent      []string // statement names of a flight, reused by the next one
-	expected  int      // expected events in the next claim: as many as in the last one
-	ranged    bool     // outbox_events is partitioned: see ranged.go
-	refused   bool     // the database has refused the last settlement
+	params    []byte       // buffer for parameters, reused by every flight
+	sent      []string     // statement names of a flight, reused by the next one
+	changes   []int        // how many rows each of them should change, reused as well
+	expected  int          // expected events in the next claim: as many as in the last one
+	ranged    bool         // outbox_events is partitioned: see ranged.go
+	refused   bool         // the database has refused the last settlement
+	careful   map[int]bool // limits other than EventBytes whose statements this connection has
 }
 
 // SessionOptions configures the settlement of events, and the leases of a relay.
@@ -93,7 +95,7 @@ func (s *Session) claims(limit int) map[string]string {
 	const (
 		sweep = ` AND id > $1::bigint AND id <= $3::bigint`
 		order = ` ORDER BY id LIMIT $2::bigint`
-		skip  = ` AND event_type <> ALL($4::text[])`
+		skip  = ` AND event_type <> ALL($4::text[]) AND id <> ALL($5::bigint[])`
 	)
 	all := map[string]string{
 		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`),
@@ -161,7 +163,7 @@ func (s *Session) connect(ctx context.Context) error {
 		store.Close(ctx, conn)
 		return err
 	}
-	s.conn = conn
+	s.conn, s.careful = conn, make(map[int]bool)
 	return nil
 }
 
@@ -265,11 +267,21 @@ func (f *flight) number(none int64) (n int64, err error) {
 
 // skip reads and drops a statement's result.
 func (f *flight) skip() error {
+	_, err := f.changed()
+	return err
+}
+
+// changed reads a statement's result, and returns how many rows it has changed.
+func (f *flight) changed() (int64, error) {
 	reader, err := f.next()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return f.end(reader)
+	tag, err := reader.Close()
+	if err != nil {
+		return 0, f.failed(err)
+	}
+	return tag.RowsAffected(), nil
 }
 
 // end reads the rest of a result.

@@ -1,9 +1,15 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -29,17 +35,116 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 )
 
-// Settle implements [Claimer]: all statements and the COMMIT leave in one flight.
-func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
+// The statements that find the rows of a claim as the claim has found them, deliveries before events. A fresh event has
+// no destination, and no row.
+const (
+	sqlAgainRows = `SELECT d.event_id, d.destination FROM outbox_deliveries AS d
+JOIN unnest($1::bigint[], $2::text[]) AS p(event_id, destination) ON d.event_id = p.event_id AND d.destination = p.destination
+WHERE d.state = 'retry'`
+	sqlAgainEvents = `SELECT e.id, '' FROM outbox_events AS e
+JOIN unnest($1::bigint[], $2::text[]) AS p(event_id, destination) ON e.id = p.event_id AND p.destination = ''
+WHERE e.state = 'fresh'`
+	lockRows   = ` FOR UPDATE OF d SKIP LOCKED`
+	lockEvents = ` FOR UPDATE OF e SKIP LOCKED`
+)
+
+// errTaken means that another claimer has locked the row, since the refusal of a settlement has unlocked it.
+var errTaken = errors.New("another claim has the row")
+
+// Settle implements [Claimer]: all statements and the COMMIT leave in one flight, unless rows of outbox_deliveries are
+// written. After a refusal that may be of one row, the rest is written without that row.
+func (s *Session) Settle(ctx context.Context, settlement *Settlement) (refused []Refused, err error) {
 	if s.conn == nil || s.conn.IsClosed() {
 		// The claim is lost with its connection. The deliveries are still recorded, in a new transaction.
-		return s.settleLost(ctx, settlement)
+		return nil, s.settleLost(ctx, settlement)
 	}
-	err := s.settle(ctx, settlement)
+	err = s.settle(ctx, settlement)
+	if session.IsOfRow(err) && !s.conn.IsClosed() {
+		refused, err = s.settleInHalves(ctx, settlement)
+	}
 	if s.refused = err != nil && !store.IsDown(err); err != nil {
-		return s.abandon(ctx, "settle", err)
+		return nil, s.abandon(ctx, "settle", err)
 	}
-	return nil
+	return refused, nil
+}
+
+// settleInHalves writes a settlement that was refused, without the rows that are refused alone. The refusal has ended the
+// transaction of the claim.
+func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([]Refused, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), halvesWithin)
+	defer cancel()
+	if _, err := s.conn.Exec(ctx, "ROLLBACK"); err != nil {
+		return nil, err
+	}
+	var taken []Refused
+	refused, err := session.InHalves(settlement.rows(), func(some []deliveries.Ref) error {
+		others, err := s.settlePart(ctx, settlement, some)
+		if s.options.Delete && len(some) == 1 && session.IsConstraint(err) {
+			// Something references the event: it stays, and is marked.
+			s.options.Delete = false
+			others, err = s.settlePart(ctx, settlement, some)
+			s.options.Delete = true
+		}
+		for _, r := range others {
+			taken = append(taken, Refused{Item: r, Err: errTaken})
+		}
+		return err
+	})
+	for _, r := range refused {
+		if _, ignored := errors.AsType[*session.IgnoredError](r.Err); ignored {
+			s.Close(ctx) // the next session prepares its statements again: see session.ForgetIgnored
+			break
+		}
+	}
+	return append(refused, taken...), err
+}
+
+// settlePart writes the settlement of some rows in one transaction, and returns the rows that another claimer has locked.
+func (s *Session) settlePart(ctx context.Context, settlement *Settlement, rows []deliveries.Ref) (taken []deliveries.Ref, err error) {
+	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		held, others, err := lockAgain(ctx, tx, rows)
+		taken = others
+		if err != nil || len(held) == 0 {
+			return err
+		}
+		return s.send(ctx, func(send sendFunc) { s.queueSettlement(send, settlement.of(held), stmtRemove) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return taken, nil
+}
+
+// halvesWithin bounds the time to write a settlement without its refused rows.
+const halvesWithin = 4 * store.RoundTripTimeout
+
+// lockAgain locks rows of a claim again. It returns the locked ones, and those that another claimer has locked. The
+// others were settled.
+func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref) (held, taken []deliveries.Ref, err error) {
+	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lockEvents)
+	if err != nil || len(held) == len(rows) {
+		return held, nil, err
+	}
+	all, err := again(ctx, tx, rows, sqlAgainRows, sqlAgainEvents)
+	taken = slices.DeleteFunc(all, func(r deliveries.Ref) bool { return slices.Contains(held, r) })
+	return held, taken, err
+}
+
+// again returns the rows that the statements find.
+func again(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, statements ...string) (all []deliveries.Ref, err error) {
+	args := deliveries.RefArgs(rows)
+	for _, sql := range statements {
+		some, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return nil, err
+		}
+		found, err := pgx.CollectRows(some, pgx.RowToStructByPos[deliveries.Ref])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }
 
 // settleLost records acknowledged deliveries after the claim was lost. It records no failures: their rows are free
@@ -58,10 +163,10 @@ func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error 
 		return err
 	}
 	if !rest.Empty() {
-		err := s.send(ctx, func(send func(name string, args ...[]byte)) {
-			send(stmtBegin)
-			s.queueSettlement(send, rest, stmtUnlocked)
-			send(stmtCommit)
+		err := s.send(ctx, func(send sendFunc) {
+			send(stmtBegin, anyRows)
+			s.queueSettlement(unlocked(send), rest, stmtUnlocked)
+			send(stmtCommit, anyRows)
 		})
 		if err != nil {
 			return s.abandon(ctx, "settle after the claim was lost", err)
@@ -79,79 +184,112 @@ func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error 
 
 // rehearse checks whether the database would accept a settlement, and changes nothing.
 func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
-	return s.send(ctx, func(send func(name string, args ...[]byte)) {
-		send(stmtBegin)
-		s.queueSettlement(send, settlement, stmtRemove)
-		send(stmtImmediate)
-		send(stmtRollback)
-	})
+	tx, err := s.conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	held, _, err := lockAgain(ctx, tx, settlement.rows())
+	if err == nil {
+		err = s.send(ctx, func(send sendFunc) {
+			s.queueSettlement(send, settlement.of(held), stmtRemove)
+			send(stmtImmediate, anyRows)
+		})
+	}
+	return cmp.Or(err, tx.Rollback(ctx))
 }
 
-// settle writes the settlement and commits.
+// settle writes the settlement and commits. A row of outbox_deliveries that is not written must not be committed as if it
+// were, so the commit of such a settlement waits for the results.
 func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
-	return s.send(ctx, func(send func(name string, args ...[]byte)) {
+	together := len(settlement.Put) == 0
+	err := s.send(ctx, func(send sendFunc) {
 		s.queueSettlement(send, settlement, stmtRemove)
-		send(stmtCommit)
+		if together {
+			send(stmtCommit, anyRows)
+		}
 	})
+	if err != nil || together {
+		return err
+	}
+	return s.send(ctx, func(send sendFunc) { send(stmtCommit, anyRows) })
 }
 
-// send sends statements in one flight, and returns when all have results.
-func (s *Session) send(ctx context.Context, queue func(send func(name string, args ...[]byte))) error {
+// sendFunc sends a statement that changes a number of rows, or anyRows.
+type sendFunc func(name string, rows int, args ...[]byte)
+
+const anyRows = -1
+
+// unlocked returns a sendFunc for statements whose rows another relay may have changed.
+func unlocked(send sendFunc) sendFunc {
+	return func(name string, _ int, args ...[]byte) { send(name, anyRows, args...) }
+}
+
+// send sends statements in one flight, and returns when all have results. It returns a [session.IgnoredError] if a
+// statement has changed fewer rows than it should.
+func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
+	expected := s.changes[:0]
 	f, err := s.fly(ctx, func(f *flight) {
-		queue(func(name string, args ...[]byte) {
+		queue(func(name string, rows int, args ...[]byte) {
 			var formats []int16
 			if len(args) > 0 {
 				formats = wire.AllBinary()
 			}
+			expected = append(expected, rows)
 			f.send(name, args, formats, nil)
 		})
 	})
+	s.changes = expected
 	if err != nil {
 		return err
 	}
-	for range f.names {
-		if err := f.skip(); err != nil {
+	var ignored error
+	for i, name := range f.names {
+		changed, err := f.changed()
+		if err != nil {
 			_ = f.close() // returns the same error
 			return err
 		}
+		if expected[i] != anyRows && changed < int64(expected[i]) && ignored == nil {
+			ignored = &session.IgnoredError{Statement: name, Rows: int64(expected[i]), Changed: changed}
+		}
 	}
-	return f.close()
+	return cmp.Or(f.close(), ignored)
 }
 
 // queueSettlement sends the statements of a settlement; remove is the one that deletes rows.
-func (s *Session) queueSettlement(send func(name string, args ...[]byte), settlement *Settlement, remove string) {
+func (s *Session) queueSettlement(send sendFunc, settlement *Settlement, remove string) {
 	if ids := settlement.Done; len(ids) > 0 {
 		s.params = wire.AppendInt8Array(s.params[:0], ids)
 		if s.options.Delete {
-			send(stmtDelete, s.byID(s.params, ids)...)
+			send(stmtDelete, len(ids), s.byID(s.params, ids)...)
 		} else {
-			send(stmtDone, s.byID(s.params, ids)...)
+			send(stmtDone, len(ids), s.byID(s.params, ids)...)
 		}
 	}
 	if ids := settlement.DeadLettered; len(ids) > 0 {
-		send(stmtBury, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
+		send(stmtBury, len(ids), s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
 	if ids := settlement.Deferred; len(ids) > 0 {
-		send(stmtDefer, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
+		send(stmtDefer, len(ids), s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
 	if refs := settlement.Acknowledged; len(refs) > 0 {
-		send(stmtAcknowledged, wire.Params(deliveries.RefArgs(refs))...)
+		send(stmtAcknowledged, anyRows, wire.Params(deliveries.RefArgs(refs))...)
 	}
 	if refs := settlement.Remove; len(refs) > 0 {
-		send(remove, wire.Params(deliveries.RefArgs(refs))...)
+		send(remove, len(refs), wire.Params(deliveries.RefArgs(refs))...)
 	}
 	if entries := settlement.Put; len(entries) > 0 {
-		send(stmtPut, wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
+		send(stmtPut, len(entries), wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
 		if args := deliveries.ReportArgs(entries); args != nil {
-			send(stmtReport, wire.Params(args)...)
+			send(stmtReport, 1, wire.Params(args)...)
 		}
 	}
 	if ids := settlement.finished(); len(ids) > 0 {
 		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
-		send(stmtLock, args...)
+		send(stmtLock, anyRows, args...)
 		if s.options.Delete {
-			send(stmtForget, args...)
+			send(stmtForget, anyRows, args...)
 		}
-		send(stmtFinish, args...)
+		send(stmtFinish, anyRows, args...)
 	}
 }

@@ -57,7 +57,7 @@ func TestSettle(t *testing.T) {
 	again := entry(3, "x", deliveries.Retry)
 	again.Failures = 3
 	for range 2 {
-		d.settle(s, &Settlement{Done: []int64{1}, Deferred: []int64{3}, Put: []deliveries.Entry{again}})
+		d.settle(s, &Settlement{Put: []deliveries.Entry{again}})
 	}
 	d.expect("again", `SELECT format('%s %s %s %s', attempts, error_class, last_error, available_at <= clock_timestamp()) FROM outbox_deliveries WHERE event_id = 3 AND destination = 'x'`, "3 event boom t")
 
@@ -148,7 +148,8 @@ func TestLastTwoDestinations(t *testing.T) {
 								settlement.Remove = append(settlement.Remove, ref(w.Event.ID, names[i]))
 							}
 						}
-						errs[i] = errors.Join(err, s.Settle(t.Context(), settlement))
+						_, serr := s.Settle(t.Context(), settlement)
+						errs[i] = errors.Join(err, serr)
 					})
 				}
 				wg.Wait()
@@ -181,7 +182,7 @@ func TestLostClaim(t *testing.T) {
 		Done: []int64{1, 2}, DeadLettered: []int64{3}, Deferred: []int64{4},
 		Put: []deliveries.Entry{entry(3, "x", deliveries.Dead), entry(4, "x", deliveries.Retry)},
 	}
-	err := s.Settle(t.Context(), settlement)
+	_, err := s.Settle(t.Context(), settlement)
 	if err == nil {
 		t.Fatal("settled although the claim was lost")
 	}
@@ -195,7 +196,7 @@ func TestLostClaim(t *testing.T) {
 	d.claim(s, dueFor("x"))
 	d.terminate(s.conn)
 	settlement = &Settlement{Remove: []deliveries.Ref{ref(5, "x")}}
-	if err := s.Settle(t.Context(), settlement); err == nil {
+	if _, err := s.Settle(t.Context(), settlement); err == nil {
 		t.Fatal("settled although the claim was lost")
 	}
 	d.settle(s, settlement)
@@ -225,7 +226,9 @@ func TestMissing(t *testing.T) {
 	if len(c.Work) != 2 || !c.Work[0].Missing || !c.Work[1].Missing {
 		t.Errorf("claimed %+v", c.Work)
 	}
-	d.settle(s, &Settlement{Remove: []deliveries.Ref{ref(77, "x"), ref(77, "")}})
+	if refused, err := s.Settle(t.Context(), &Settlement{Remove: []deliveries.Ref{ref(77, "x"), ref(77, "")}}); err != nil || len(refused) != 1 {
+		t.Errorf("refused %v, %v", refused, err)
+	}
 	d.expect("orphans", stored, "77/ retry 0", "77/x retry 0")
 }
 

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // Source tells where a [Query] looks for work.
@@ -35,6 +37,8 @@ type Query struct {
 	Bytes int
 	// Skip lists event types to skip. SourceSweep only.
 	Skip []string
+	// Except lists events to skip. IDs does not contain them.
+	Except []int64
 	// Highest requests the highest id of a fresh event. SourceSweep only.
 	Highest bool
 	// OpenWriters requests the open transactions, and the last id of the sequence. SourceSweep only.
@@ -101,12 +105,17 @@ type Work struct {
 	Fresh bool
 }
 
+// ref names the claimed row. A fresh event has no destination.
+func (w *Work) ref() deliveries.Ref {
+	return deliveries.Ref{EventID: w.Event.ID, Destination: w.Destination}
+}
+
 // expires returns when the event expires in a lane. Replayed events, and reports of dead letters, do not expire.
 func (w *Work) expires(l dispatch.QueueLane) time.Time {
 	if w.Lasts() {
 		return time.Time{}
 	}
-	return l.Destination().Expires(w.Event.CreatedAt, w.Available())
+	return l.Destination().Expires(w.Written, w.Available())
 }
 
 // Claimed is the result of a [Query]. Its rows stay locked until Settle.
@@ -133,11 +142,15 @@ type Claimed struct {
 type Snapshot struct{ Xmin, Xmax uint64 }
 
 // Claimer claims work, one claim at a time, and settles it. One goroutine uses it. It reconnects automatically: after
-// an error of either method, nothing is locked, and nothing of a settlement was written.
+// an error of either method, nothing is locked. After an error of Settle nothing was written, or a part that it is safe
+// to write again. It returns the rows that the database refuses alone, after it has written the others.
 type Claimer interface {
 	Claim(ctx context.Context, q Query) (Claimed, error)
-	Settle(ctx context.Context, s *Settlement) error
+	Settle(ctx context.Context, s *Settlement) (refused []Refused, err error)
 }
+
+// Refused is a claimed row whose settlement the database refuses. A fresh event has no destination.
+type Refused = session.Refused[deliveries.Ref]
 
 // Settlement is the outcome of a claim. Rows outside it are unlocked unchanged.
 type Settlement struct {
@@ -158,6 +171,95 @@ type Settlement struct {
 // Empty reports whether there is nothing to write.
 func (s *Settlement) Empty() bool {
 	return len(s.Done)+len(s.DeadLettered)+len(s.Deferred)+len(s.Put)+len(s.Remove) == 0
+}
+
+// owner returns a function that returns the claimed row to which a row of the settlement belongs: that of a fresh event,
+// or of an event without a decided destination, or else the row itself.
+func (s *Settlement) owner() func(deliveries.Ref) deliveries.Ref {
+	whole := make(map[int64]bool)
+	for _, id := range slices.Concat(s.Done, s.DeadLettered, s.Deferred) {
+		whole[id] = true
+	}
+	for _, r := range s.Remove {
+		if r.Destination == "" {
+			whole[r.EventID] = true
+		}
+	}
+	return func(r deliveries.Ref) deliveries.Ref {
+		if whole[r.EventID] {
+			return deliveries.Ref{EventID: r.EventID}
+		}
+		return r
+	}
+}
+
+// rows returns the claimed rows that the settlement ends, in the order of ids.
+func (s *Settlement) rows() []deliveries.Ref {
+	var all []deliveries.Ref
+	for _, id := range slices.Concat(s.Done, s.DeadLettered, s.Deferred) {
+		all = append(all, deliveries.Ref{EventID: id})
+	}
+	owner := s.owner()
+	for _, r := range s.Remove {
+		all = append(all, owner(r))
+	}
+	for i := range s.Put {
+		all = append(all, owner(s.Put[i].Ref))
+	}
+	slices.SortFunc(all, func(a, b deliveries.Ref) int {
+		return cmp.Or(cmp.Compare(a.EventID, b.EventID), cmp.Compare(a.Destination, b.Destination))
+	})
+	return slices.Compact(all)
+}
+
+// of returns the part of the settlement for some of its rows.
+func (s *Settlement) of(rows []deliveries.Ref) *Settlement {
+	wanted := make(map[deliveries.Ref]bool, len(rows))
+	for _, r := range rows {
+		wanted[r] = true
+	}
+	owner := s.owner()
+	events := func(ids []int64) (some []int64) {
+		for _, id := range ids {
+			if wanted[deliveries.Ref{EventID: id}] {
+				some = append(some, id)
+			}
+		}
+		return some
+	}
+	refs := func(all []deliveries.Ref) (some []deliveries.Ref) {
+		for _, r := range all {
+			if wanted[owner(r)] {
+				some = append(some, r)
+			}
+		}
+		return some
+	}
+	part := &Settlement{
+		Done: events(s.Done), DeadLettered: events(s.DeadLettered), Deferred: events(s.Deferred),
+		Remove: refs(s.Remove), Acknowledged: refs(s.Acknowledged),
+	}
+	for i := range s.Put {
+		if wanted[owner(s.Put[i].Ref)] {
+			part.Put = append(part.Put, s.Put[i])
+		}
+	}
+	return part
+}
+
+// runs reports whether a delivery is still running: its result is not known.
+func (s *Settlement) runs() bool {
+	return slices.ContainsFunc(s.Put, func(e deliveries.Entry) bool { return e.State == deliveries.Running })
+}
+
+// join adds another settlement, of other rows.
+func (s *Settlement) join(o *Settlement) {
+	s.Done = append(s.Done, o.Done...)
+	s.DeadLettered = append(s.DeadLettered, o.DeadLettered...)
+	s.Deferred = append(s.Deferred, o.Deferred...)
+	s.Put = append(s.Put, o.Put...)
+	s.Remove = append(s.Remove, o.Remove...)
+	s.Acknowledged = append(s.Acknowledged, o.Acknowledged...)
 }
 
 // add adds the unfinished rest of a work that at least one lane has begun.
@@ -222,15 +324,17 @@ type LeaseStore interface {
 type Housekeeper interface {
 	// TakeOver makes deliveries due again that dead relays had leased, and returns their number. It does the same for
 	// leases of this relay that are not live according to mine: a crash of the database has undone the commit that
-	// ended them.
+	// ended them. With an error it may have taken over some.
 	TakeOver(ctx context.Context, mine func() deliveries.Tokens) (int, error)
+	// Unpark makes some parked deliveries due, which a restore has brought from a stream, and returns their number.
+	Unpark(ctx context.Context) (int, error)
 	// Reroute makes unrouted events due again whose type matches, for a bounded time. It returns their number, and
 	// whether more may exist.
 	Reroute(ctx context.Context, match func(eventType string) bool) (n int, more bool, err error)
 }
 
-// Companions lists the sessions that claim from the tables of the database by process id, including this relay's. The
-// rows that a session had locked are free when the session is no longer listed.
+// Companions lists the sessions that claim from the tables, including those of this relay, by process id. A session that
+// is not listed holds no row locks.
 type Companions interface {
 	Claimers(ctx context.Context) (pids []int32, err error)
 }

@@ -175,8 +175,12 @@ func (c *Progress) Write(ctx context.Context, tx pgx.Tx) error {
 	err := tx.QueryRow(ctx, sqlProgress, c.replay.id, c.head, c.open.String(),
 		c.total.delivered-w.delivered, c.total.failed-w.failed, c.total.skipped-w.skipped, c.done).Scan(&c.state)
 	if errors.Is(err, pgx.ErrNoRows) {
-		c.state = "" // deleted by hand
-		return nil
+		c.state = "" // deleted by hand, or a trigger or a rule has ignored the write
+		var rows int64
+		err = tx.QueryRow(ctx, `SELECT count(*) FROM outbox_replays WHERE id = $1`, c.replay.id).Scan(&rows)
+		if err == nil {
+			err = session.CheckChanged("progress", 0, rows)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write the progress of replay %d: %w", c.replay.id, err)

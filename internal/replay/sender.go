@@ -15,7 +15,6 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/flight"
-	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -241,7 +240,7 @@ func (s *Sender) read(ctx context.Context, conn *session.Conn, live Live) (did b
 		err = s.keep(ctx, conn, &b, live.Open())
 	}
 	if err != nil {
-		r.reader = tail.NewReader(was, gaps, s.shard.Writers)
+		r.reader = r.reader.After(was, gaps)
 		return false, fmt.Errorf("read events for replay %d: %w", r.id, err)
 	}
 	s.shard.Changed()
@@ -312,15 +311,14 @@ func (s *Sender) delivery(e *delivery.Event, refused error) dispatch.Delivery {
 }
 
 // Progress begins a write of the progress. An event that is neither open nor failed was delivered. That includes an
-// answer that was not collected yet, because the event is not open.
-func (s *Sender) Progress() (c Progress) {
+// answer that was not collected yet, because the event is not open. withheld are failed events whose rows are not written.
+func (s *Sender) Progress(withheld []int64) (c Progress) {
 	r := s.active
 	if r == nil {
 		return c
 	}
 	c.replay = r
-	c.head, c.open, c.n = r.flight.Watermark(r.reader, nil)
-	c.head, c.open = position.Bound(c.head, c.open)
+	c.head, c.open, c.n = r.flight.Watermark(r.reader, withheld)
 	c.total = counters{delivered: r.read - int64(c.n) - r.failed, failed: r.failed, skipped: r.skipped}
 	c.done = c.head >= r.lastID && len(c.open) == 0
 	return c

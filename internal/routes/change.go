@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -23,8 +24,8 @@ func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	var open string
 	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return tail.Watermark{Head: math.MinInt64}, nil
+	case errors.Is(err, pgx.ErrNoRows): // there is no scanner yet
+		return tail.Watermark{Head: math.MinInt64}, checkFence(ctx, tx)
 	case err != nil:
 		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
@@ -32,6 +33,31 @@ func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
 	return seen, nil
+}
+
+// checkFence returns an error if there is a scanner: then a trigger or a rule has ignored its fence.
+func checkFence(ctx context.Context, tx pgx.Tx) error {
+	var scanners int64
+	err := tx.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE destination = '' AND shard = 0`).Scan(&scanners)
+	if err == nil {
+		err = session.CheckChanged("fence", 0, scanners)
+	}
+	if err != nil {
+		return fmt.Errorf("fence the unrouted scanner: %w", err)
+	}
+	return nil
+}
+
+// changeOne runs a statement that changes one row, which no other session can change meanwhile.
+func changeOne(ctx context.Context, tx pgx.Tx, purpose, sql string, args ...any) error {
+	tag, err := tx.Exec(ctx, sql, args...)
+	if err == nil {
+		err = session.CheckChanged("routes", tag.RowsAffected(), 1)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", purpose, err)
+	}
+	return nil
 }
 
 const (
@@ -81,16 +107,18 @@ func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 	handed := false
 	if last != nil {
 		handed = last.Handed && !w.gains(&last.Routes)
-		if _, err := tx.Exec(ctx, sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), scanner.Head, scanner.Open.String()); err != nil {
-			return fmt.Errorf("end routes: %w", err)
+		err := changeOne(ctx, tx, "end routes", sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), scanner.Head, scanner.Open.String())
+		if err != nil {
+			return err
 		}
 	}
 	if err := dropRanges(ctx, tx, w.Destination, c.Passed, scanner); err != nil {
 		return err
 	}
 	patterns, others := w.lists()
-	if _, err := tx.Exec(ctx, sqlRange, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...)); err != nil {
-		return fmt.Errorf("begin routes: %w", err)
+	err = changeOne(ctx, tx, "begin routes", sqlRange, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...))
+	if err != nil {
+		return err
 	}
 	if len(w.Drops) > 0 && last != nil {
 		if _, err := tx.Exec(ctx, sqlDrops, w.Destination, w.Drops); err != nil {
@@ -129,10 +157,7 @@ func Unhanded(ctx context.Context, db querier, destination string) (is bool, err
 // Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold
 // the position of the scanner. The caller sets Span.Handed after the commit.
 func Handed(ctx context.Context, tx pgx.Tx, s *Range) error {
-	if _, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since); err != nil {
-		return fmt.Errorf("record handed routes: %w", err)
-	}
-	return nil
+	return changeOne(ctx, tx, "record handed routes", `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since)
 }
 
 // sqlPast keeps a span for people who ask why an event was not delivered. sqlTidy bounds the past spans: none about
@@ -152,8 +177,8 @@ func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner 
 	}
 	for i := range all {
 		if s := &all[i]; s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(scanner.Head, scanner.Open) {
-			if _, err := tx.Exec(ctx, sqlPast, destination, s.since); err != nil {
-				return fmt.Errorf("archive routes: %w", err)
+			if err := changeOne(ctx, tx, "archive routes", sqlPast, destination, s.since); err != nil {
+				return err
 			}
 		}
 	}
@@ -240,8 +265,8 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 	if err := tx.QueryRow(ctx, `SELECT max(since) FROM outbox_routes WHERE destination = $1`, destination).Scan(&newest); err != nil {
 		return fmt.Errorf("begin routes again: %w", err)
 	}
-	if _, err := tx.Exec(ctx, sqlAgain, destination, newest+1, to.Head, to.Open.String(), last.since); err != nil {
-		return fmt.Errorf("begin routes again: %w", err)
+	if err := changeOne(ctx, tx, "begin routes again", sqlAgain, destination, newest+1, to.Head, to.Open.String(), last.since); err != nil {
+		return err
 	}
 	owed = append(owed, newest+1)
 	if _, err := tx.Exec(ctx, sqlEndSpans, destination, to.Head, to.Open.String(), owed); err != nil {
@@ -256,8 +281,8 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 // Skip records which ids a move of a position has skipped. Only people read the record, to learn why an event was not
 // delivered.
 func Skip(ctx context.Context, tx pgx.Tx, destination string, from, to int64) error {
-	if _, err := tx.Exec(ctx, sqlSkipped, destination, from, to); err != nil {
-		return fmt.Errorf("record skipped ids: %w", err)
+	if err := changeOne(ctx, tx, "record skipped ids", sqlSkipped, destination, from, to); err != nil {
+		return err
 	}
 	return tidy(ctx, tx, destination)
 }

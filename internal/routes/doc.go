@@ -11,8 +11,9 @@
 //
 // A [Span] is one row of the history. The owner of a destination ends the last span and begins another one with a
 // [Change], in the transaction that holds its position. A span with new event types is not handed at first. The
-// destination waits until the scanner has read all ids that the destination had passed. The scanner stores the events
-// of the new types as deliveries of the destination. Then the span is handed, and the stored deliveries go first.
+// destination waits until the scanner has read all events that the destination had passed, and waits for no id that is
+// not visible. The scanner stores the events of the new types as deliveries of the destination. Then the span is handed,
+// and the stored deliveries go first.
 //
 // A relay may know other routes for a destination than the relay that holds it. It stores them as expected routes:
 // events that the holder passes until then stay stored. Every change fences the scanner first, so that it decides

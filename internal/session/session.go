@@ -5,11 +5,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Startup makes a session begin with text in UTF-8 and times in UTC. Poolers know only these parameters: they track
@@ -23,9 +25,15 @@ func Startup(cfg *pgx.ConnConfig) {
 	maps.Copy(cfg.RuntimeParams, wanted)
 }
 
-// Settings returns the settings, by name and value. Limits and default_transaction_read_only are not included: they
-// refuse statements, possibly on purpose.
+// Settings returns the settings for the tables of an outbox, by name and value. Limits and default_transaction_read_only
+// are not included: they refuse statements, possibly on purpose.
 func Settings() [][2]string {
+	// PostgreSQL refuses a statement from which a policy would hide rows. A stream would pass hidden events.
+	return append(Foreign(), [2]string{"row_security", "off"})
+}
+
+// Foreign returns the settings for tables of others, whose policies apply.
+func Foreign() [][2]string {
 	return [][2]string{
 		// These settings change the format of values.
 		{"client_encoding", "UTF8"},
@@ -64,13 +72,33 @@ func Set(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
 
 // SetDirect is [Set] with [Settings] for a direct session. Through a pooler it changes nothing: another client may
 // get the session next.
-func SetDirect(ctx context.Context, conn *pgx.Conn) error {
-	names, values := split(Settings())
+func SetDirect(ctx context.Context, conn *pgx.Conn) error { return setDirect(ctx, conn, Settings()) }
+
+// SetForeign is [SetDirect] with the settings of [Foreign].
+func SetForeign(ctx context.Context, conn *pgx.Conn) error { return setDirect(ctx, conn, Foreign()) }
+
+// RefuseHiddenDirect changes only how a direct session treats row level security, as [SetDirect] does.
+func RefuseHiddenDirect(ctx context.Context, conn *pgx.Conn) error {
+	return setDirect(ctx, conn, [][2]string{{"row_security", "off"}})
+}
+
+func setDirect(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
+	names, values := split(settings)
 	if _, err := conn.Exec(ctx, sqlSet+` AND pg_backend_pid() = $3::bigint`, pgx.QueryExecModeExec, names, values, int64(conn.PgConn().PID())); err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
 	return nil
 }
+
+// IsHidden reports whether PostgreSQL refused a statement because a policy would hide rows from it. The refusal has the
+// code of a missing privilege and a translated text, so the place in the server decides.
+func IsHidden(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Routine == "check_enable_rls"
+}
+
+// HiddenCure is the cure for a statement that [IsHidden] recognizes. PostgreSQL refuses the statement under any policy.
+const HiddenCure = "row level security hides rows from the role: ALTER ROLE ... BYPASSRLS, or use the role that owns the tables without FORCE ROW LEVEL SECURITY, or disable row level security for the tables of notifyd"
 
 func split(settings [][2]string) (names, values []string) {
 	for _, s := range settings {

@@ -70,6 +70,13 @@ func (s *Sink) Heal() {
 	s.faults = nil
 }
 
+// Failed returns how often a fault has happened.
+func (s *Sink) Failed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
 // take returns the fault for a stage of a connection that has carried so many mails, and counts
 // it as used.
 func (s *Sink) take(stage Stage, text string, mails int) (Fault, bool) {
@@ -87,6 +94,7 @@ func (s *Sink) take(stage Stage, text string, mails int) (Fault, bool) {
 		default:
 			s.faults = append(s.faults[:i:i], s.faults[i+1:]...)
 		}
+		s.failed++
 		return f, true
 	}
 	return Fault{}, false

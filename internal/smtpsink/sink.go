@@ -73,6 +73,7 @@ type Sink struct {
 	hanging  int
 	mails    []Mail
 	faults   []Fault
+	failed   int           // faults that have happened
 	changed  chan struct{} // closed and replaced at every change that Wait methods wait for
 }
 

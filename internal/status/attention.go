@@ -170,6 +170,9 @@ func (r *Relay) attention() (all list) {
 	if r == nil {
 		return nil
 	}
+	for _, text := range r.Withheld {
+		all.add(Error, KindRelay, "", store.Cure(stateIn(text)), "Outcomes of single events cannot be recorded by the relay at %s, which does not deliver these events again: %s.", r.Address, text)
+	}
 	for _, code := range r.Refused {
 		all.add(Error, KindRelay, "", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
 	}
@@ -177,6 +180,14 @@ func (r *Relay) attention() (all list) {
 		all.add(Error, KindRelay, "", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
 	}
 	return all
+}
+
+// stateIn returns the SQLSTATE in the text of an error; empty without one.
+func stateIn(text string) string {
+	if m := codeIn.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // ofDestination lists the problems of one destination.
@@ -218,6 +229,8 @@ func Restore(name string) string {
 // letters, for the end of a sentence.
 func lastError(d *observe.DestinationBacklog) string {
 	switch {
+	case d.LastError != nil && d.LastError.EventID == 0:
+		return "; the last error: " + d.LastError.Text
 	case d.LastError != nil:
 		return fmt.Sprintf("; the last error (event %d): %s", d.LastError.EventID, d.LastError.Text)
 	case len(d.DeadLetters) > 0:

@@ -39,3 +39,37 @@ func TestStatusOfARelayThatHangs(t *testing.T) {
 		})
 	}
 }
+
+// TestStatusOfWithheldOutcomes: the refused outcomes of single events have a line of their own, with their number and the
+// error. A refusal that concerns them only is not shown as one of all statements.
+func TestStatusOfWithheldOutcomes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		metrics string
+		refused []string
+	}{
+		"single events only":   {`notifyd_database_refuses{code="23514"} 1`, nil},
+		"other statements too": {`notifyd_database_refuses{code="23514"} 2`, []string{"23514"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := http.NewServeMux()
+			mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("notifyd_database_up 1\n" + c.metrics + "\n"))
+			})
+			mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("[+] relay: ok\n[!] outcomes: 3 withheld for 5m0s: event 42, one of 3: violates my_check (SQLSTATE 23514)\n"))
+			})
+			server := httptest.NewServer(mux)
+			t.Cleanup(server.Close)
+			s := Status{Relay: Scrape(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")}, "")}
+			if s.Relay == nil || !slices.Equal(s.Relay.Refused, c.refused) {
+				t.Fatalf("relay %+v", s.Relay)
+			}
+			if all := s.attention(); len(all) != 1+len(c.refused) || !strings.Contains(all[0].Text, "3 withheld for 5m0s: event 42, one of 3: violates my_check") ||
+				!strings.Contains(all[0].Cure, "constraint") {
+				t.Errorf("%+v", all)
+			}
+		})
+	}
+}

@@ -67,6 +67,13 @@ func (s *Status) positionsAttention() (all list) {
 			all.add(Warning, KindPosition, p.Destination, "reload or stop the relays whose configuration is the former one: the list of relays says since when each has its own",
 				"Relays wait for %s: %d. They are configured with another number of shards, or with other routes, than those that deliver to it.", p.Destination, p.OtherRelays)
 		}
+		if p.Ranges > observe.ManyRanges {
+			all.add(Warning, KindPosition, p.Destination, p.RangesCure(), "%s", p.RangesText(p.Name()))
+		}
+		if p.Unhanded {
+			all.add(Warning, KindPosition, p.Destination, "wait; if it lasts, notifyd doctor",
+				"%s waits for the events that had no route before: the search for them has not read as far yet.", p.Name())
+		}
 		if p.Session != nil {
 			continue
 		}

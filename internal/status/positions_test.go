@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // TestStatusOfStream reads a stream with a position that is owned, one that is
@@ -107,5 +108,24 @@ func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
 		if _, err := conn.Exec(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
+	}
+}
+
+// TestManyRanges: status names a position with many open ranges, with the transaction that holds the ids, and a
+// destination that waits for the search for events without a route.
+func TestManyRanges(t *testing.T) {
+	t.Parallel()
+	s := Status{Backlog: observe.Backlog{Positions: []observe.Position{
+		{Destination: "mail", Shards: 1, Ranges: observe.ManyRanges + 1, OpenTransaction: "pid 7", Session: &observe.ShardSession{}},
+		{Destination: "stock", Shards: 1, Ranges: observe.ManyRanges, Unhanded: true, Session: &observe.ShardSession{}},
+	}}}
+	var texts []string
+	for _, a := range s.Problems([]string{"mail", "stock"}) {
+		if a.Kind == KindPosition {
+			texts = append(texts, a.Destination+": "+a.Text)
+		}
+	}
+	if len(texts) != 2 || !strings.Contains(texts[0], "mail: The position of mail has 4097 open ranges") || !strings.Contains(texts[0], "pid 7") || !strings.Contains(texts[1], "stock: stock waits") {
+		t.Error(texts)
 	}
 }

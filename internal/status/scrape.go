@@ -30,9 +30,25 @@ type Relay struct {
 	Polling    bool `json:"polling"`
 	// Refused are the SQLSTATEs with which the database refuses statements of the relay.
 	Refused []string `json:"refused,omitempty"`
+	// Withheld describes the outcomes of single events that the database refuses to record, one text for each part of the
+	// relay: their number, for how long, and the answer of the database.
+	Withheld []string `json:"withheld,omitempty"`
 	// Hangs are the reasons of its hangs, as at /readyz; empty while nothing hangs.
 	Hangs        []string           `json:"hangs,omitempty"`
 	Destinations []RelayDestination `json:"destinations"`
+
+	parts map[string]int // number of parts with refused statements, by SQLSTATE
+}
+
+// isOnlyWithheld reports whether all refusals with a SQLSTATE concern single events.
+func (r *Relay) isOnlyWithheld(code string) bool {
+	n := 0
+	for _, text := range r.Withheld {
+		if stateIn(text) == code {
+			n++
+		}
+	}
+	return r.parts[code] <= n
 }
 
 // RelayDestination is a destination of that relay. Counters begin with its start.
@@ -46,6 +62,10 @@ type RelayDestination struct {
 	// Gap is the time between the starts of two deliveries while the destination is
 	// throttled, in seconds; 0 otherwise.
 	Gap float64 `json:"throttled_gap_seconds"`
+	// ThrottledFor is how long the pause still lasts that the destination has requested, in seconds, and ThrottledBy the
+	// event whose answer requested it; 0 otherwise.
+	ThrottledFor float64 `json:"throttled_seconds"`
+	ThrottledBy  int64   `json:"throttled_by_event"`
 	// Blocked reports that the destination has requested a pause of its connection.
 	Blocked bool `json:"blocked"`
 	// RateLimited reports that deliveries wait for the destination's rate limit.
@@ -88,7 +108,7 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	// First, because it is answered even where a hang keeps the figures back.
-	var hangs []string
+	var hangs, withheld []string
 	code, body, err := a.Get(ctx, "/readyz?verbose")
 	if err == nil && code == http.StatusServiceUnavailable {
 		for _, reason := range admin.Failures(string(body)) {
@@ -96,6 +116,9 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 				hangs = append(hangs, text)
 			}
 		}
+	}
+	if err == nil && outbox == "" {
+		withheld = admin.Advice(string(body), admin.CheckOutcomes)
 	}
 	var relay *Relay
 	if code, body, err = a.Get(ctx, "/metrics"); err == nil && code == http.StatusOK {
@@ -105,7 +128,8 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 		relay = &Relay{Address: a.Address, DatabaseUp: true}
 	}
 	if relay != nil {
-		relay.Hangs = hangs
+		relay.Hangs, relay.Withheld = hangs, withheld
+		relay.Refused = slices.DeleteFunc(relay.Refused, relay.isOnlyWithheld)
 	}
 	return relay
 }
@@ -113,13 +137,14 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 var (
 	sample   = regexp.MustCompile(`^(notifyd_\w+)(?:\{(.*)\})? (\S+)$`)
 	sqlState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
+	codeIn   = regexp.MustCompile(`SQLSTATE ([0-9A-Z]{5})`)
 	label    = regexp.MustCompile(`(\w+)="([^"\\]*)"`)
 )
 
 // parseRelay reads the metrics of a relay in the text format of Prometheus, and only the features that a relay uses. It
 // returns nil for other metrics.
 func parseRelay(address, outbox string, r io.Reader) *Relay {
-	relay := &Relay{Address: address}
+	relay := &Relay{Address: address, parts: make(map[string]int)}
 	known := false
 	byName, own := make(map[string]*RelayDestination), make(map[string]bool)
 	lines := bufio.NewScanner(r)
@@ -166,6 +191,7 @@ func (r *Relay) set(name string, labels map[string]string, value float64) {
 	case "notifyd_database_refuses":
 		if value > 0 && sqlState.MatchString(labels["code"]) {
 			r.Refused = append(r.Refused, labels["code"])
+			r.parts[labels["code"]] = int(value)
 		}
 	case "notifyd_listener_connected":
 		r.Listening = value == 1
@@ -186,6 +212,10 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 		}
 	case "notifyd_destination_throttled_gap_seconds ":
 		d.Gap = value
+	case "notifyd_destination_throttled_seconds ":
+		d.ThrottledFor = value
+	case "notifyd_destination_throttled_by_event ":
+		d.ThrottledBy = int64(value)
 	case "notifyd_destination_blocked ":
 		d.Blocked = value == 1
 	case "notifyd_destination_rate_limited ":
@@ -227,6 +257,16 @@ func (r *Relay) destination(name string) *RelayDestination {
 		return nil
 	}
 	return &r.Destinations[i]
+}
+
+// Throttled returns until when a destination has requested a pause, and the event whose answer requested it; zero without
+// one, or if the relay has no such destination. at is the time of the scrape. The relay may be nil.
+func (r *Relay) Throttled(name string, at time.Time) (until time.Time, event int64) {
+	d := r.destination(name)
+	if d == nil || d.ThrottledFor <= 0 {
+		return time.Time{}, 0
+	}
+	return at.Add(time.Duration(d.ThrottledFor * float64(time.Second))), d.ThrottledBy
 }
 
 // Trouble returns why a destination is down, or for how long no delivery to it has succeeded; "" if

@@ -254,6 +254,8 @@ func (s *Status) nextTry(d *observe.DestinationBacklog) string {
 		return "probe " + ago(math.Ceil(r.NextProbe))
 	case r != nil && r.Down:
 		return "probe now"
+	case r != nil && r.ThrottledFor > 0:
+		return ago(math.Ceil(r.ThrottledFor))
 	case d.NextDue == nil:
 		return "-"
 	case !d.NextDue.After(s.At):
@@ -292,7 +294,16 @@ func (s *Status) errors() (failing, dead block) {
 			if e.Attempts == 0 {
 				attempt = "no attempt counted"
 			}
-			failing.add(plain, fmt.Sprintf("  %s: event %d (%s), %s, %s ago: %s", d.Name, e.EventID, e.EventType, attempt, ago(s.At.Sub(e.At).Seconds()), e.Text))
+			of := fmt.Sprintf("event %d (%s), %s, ", e.EventID, e.EventType, attempt)
+			if e.EventID == 0 {
+				of = ""
+			}
+			failing.add(plain, fmt.Sprintf("  %s: %s%s ago: %s", d.Name, of, ago(s.At.Sub(e.At).Seconds()), e.Text))
+		}
+	}
+	for _, d := range s.Backlog.Destinations {
+		if until, event := s.Relay.Throttled(d.Name, s.At); !until.IsZero() {
+			failing.add(plain, fmt.Sprintf("  %s: throttled until %s by the answer to event %d", d.Name, cli.Moment(until), event))
 		}
 	}
 	for _, d := range s.Backlog.Destinations {

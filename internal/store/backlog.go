@@ -90,7 +90,7 @@ func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
 		}
 	}
 	if !r.options.CountsOnly {
-		steps = append(steps, r.readErrors, r.readDeadGroups, r.readUnrouted)
+		steps = append(steps, r.readErrors, r.readPositionErrors, r.readDeadGroups, r.readUnrouted)
 	}
 	return steps
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/limit"
@@ -89,6 +90,10 @@ const (
 			UNION ALL (SELECT event_id, event_type, attempts, error_class, last_error, updated_at FROM outbox_deliveries
 				WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination DESC, available_at DESC LIMIT $2)) AS r
 		WHERE last_error <> '` + limit.Waits + `' ORDER BY updated_at DESC LIMIT 1) AS d`
+
+	// A destination that keeps a copy of its position has no rows while it is down.
+	sqlBacklogPositionErrors = `SELECT DISTINCT ON (destination) destination, last_error, failed_at FROM outbox_positions
+		WHERE last_error IS NOT NULL ORDER BY destination, failed_at DESC`
 
 	sqlBacklogGroups = `SELECT w.name, d.n, d.looked, d.class, d.newest[1], d.event_id, d.types[1], d.at
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
@@ -237,6 +242,19 @@ func (r *backlogReader) readErrors(ctx context.Context, tx pgx.Tx) error {
 		r.destination(name).LastError = &f
 		return err
 	}, sqlBacklogErrors, r.known(), errorsLooked)
+}
+
+func (r *backlogReader) readPositionErrors(ctx context.Context, tx pgx.Tx) error {
+	return each(ctx, tx, func(row pgx.CollectableRow) error {
+		var name string
+		f := observe.Failure{Class: delivery.ClassDestination.String()}
+		err := row.Scan(&name, &f.Text, &f.At)
+		d := r.destination(name)
+		if d.LastError == nil || d.LastError.At.Before(f.At) {
+			d.LastError = &f
+		}
+		return err
+	}, sqlBacklogPositionErrors)
 }
 
 func (r *backlogReader) readDeadGroups(ctx context.Context, tx pgx.Tx) error {

@@ -61,6 +61,8 @@ type Connector struct {
 	Before func(ctx context.Context, c *pgx.ConnConfig) error
 	// Schema has the tables; it becomes the search_path.
 	Schema string
+	// Wants is how many connections the relay opens at most, for its errors; 0: not known.
+	Wants int
 
 	redirect      atomic.Pointer[pgx.ConnConfig] // see Redirect
 	keepsSessions atomic.Bool                    // a pooler exists and keeps sessions
@@ -207,14 +209,14 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	}
 	who := strings.Join([]string{cfg.Host, cfg.User, cfg.Password}, "\x00")
 	if err := c.logins.Refusal(who); err != nil {
-		return nil, &connectError{err}
+		return nil, &connectError{err, c.Wants}
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		if IsLogin(err) {
 			c.logins.Refused(who, err)
 		}
-		return nil, &connectError{err}
+		return nil, &connectError{err, c.Wants}
 	}
 	c.logins.Accepted()
 	return conn, nil
@@ -224,11 +226,20 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 const HookFailed = "AfterNetConnect failed: "
 
 // connectError joins the lines of a pgx error, one per address, into one line for the log.
-type connectError struct{ error }
+type connectError struct {
+	error
+
+	wants int // see Connector.Wants
+}
 
 func (e *connectError) Error() string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(e.error.Error(), HookFailed, "")), " ")
+	text := strings.Join(strings.Fields(strings.ReplaceAll(e.error.Error(), HookFailed, "")), " ")
+	if cure := crowded(e.error, e.wants); cure != "" {
+		text += ": " + cure
+	}
+	return text
 }
+
 func (e *connectError) Unwrap() error { return e.error }
 
 // Refusal returns the cure if the server refused the connection for a lasting reason, such as a wrong password; "" if

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -19,6 +20,16 @@ const (
 	insufficientPrivilege = "42501"
 	// diskFull: a file of a table or an index cannot grow.
 	diskFull = "53100"
+	// internalError is a fault of the server, or of notifyd itself.
+	internalError = "XX000"
+	// dataCorrupted: a value of a row cannot be read.
+	dataCorrupted = "XX001"
+	// foreignKey: a row that something references cannot be deleted.
+	foreignKey = "23503"
+	// ignored is the code of a session.IgnoredError.
+	ignored = "02000"
+	// indexCorrupted: an index and its table do not match.
+	indexCorrupted = "XX002"
 )
 
 // IsDown reports whether err means that the database was unavailable, in contrast to an answer from it. A statement
@@ -54,6 +65,9 @@ func IsDenied(err error) bool {
 	code, _ := stateOf(err)
 	return code == insufficientPrivilege && !IsDown(err)
 }
+
+// IsHidden reports whether a statement was refused because row level security hides rows from it.
+func IsHidden(err error) bool { return session.IsHidden(err) }
 
 // IsCanceled reports whether the server cancelled a slow statement.
 func IsCanceled(err error) bool {
@@ -99,23 +113,46 @@ func Report(to Reporter, part string, err error) {
 	r := observe.Refusal{Part: part, Err: err}
 	if err != nil {
 		r.Code, _ = stateOf(err)
-		r.Cure = Cure(r.Code)
+		r.Cure = CureOf(err)
+		var single interface{ Outcomes() int }
+		if errors.As(err, &single) {
+			r.Outcomes = single.Outcomes()
+		}
 	}
 	to.ReportRefusal(r)
+}
+
+// CureOf returns what a person can do about a refused statement.
+func CureOf(err error) string {
+	if session.IsHidden(err) {
+		return session.HiddenCure
+	}
+	code, _ := stateOf(err)
+	return Cure(code)
 }
 
 // Cure returns what a person can do about a statement that the database refuses with a SQLSTATE.
 func Cure(code string) string {
 	switch {
 	case code == insufficientPrivilege:
-		return "give the relay's role its privileges: notifyd migrate --print-grants prints the statements"
+		return "give the relay's role its privileges: notifyd migrate --print-grants prints the statements; where the log names row-level security, ALTER ROLE ... BYPASSRLS"
 	case code == queryCanceled:
 		return "find what makes the statement slow: the database's load, a trigger on the tables, or a table that needs VACUUM"
 	case code == lockNotAvailable:
 		return "find the session that holds a lock on the tables for so long, in pg_locks, and end its transaction"
+	case code == internalError:
+		return "report the error to those who make what it names"
+	case code == indexCorrupted:
+		return "REINDEX the tables of notifyd; notifyd doctor compares the collations of the database with those of its machine"
 	case code == diskFull:
 		return "give the database's disk space"
-	case code == "P0001", code[:min(2, len(code))] == "23":
+	case code == foreignKey:
+		return "give the foreign key ON DELETE CASCADE or ON DELETE SET NULL, or drop it; notifyd doctor lists the foreign keys to outbox_events"
+	case code == ignored:
+		return "drop the trigger or the rule that ignores the change; notifyd doctor lists those that are not notifyd's"
+	case code == dataCorrupted:
+		return "restore the row from a backup, or replace its payload and its headers"
+	case code[:min(2, len(code))] == "P0", code[:min(2, len(code))] == "23":
 		return "correct or drop the trigger or the constraint that refuses the change; it is not one of notifyd's"
 	case code[:min(2, len(code))] == "42":
 		return "notifyd doctor compares the tables with what this version needs"

@@ -26,7 +26,7 @@ func TestIsDown(t *testing.T) {
 		"lock timeout":   {state("55P03"), false},
 		"timeout":        {state("57014"), false},
 		"ended session":  {&pgconn.PgError{Code: "25P03", SeverityUnlocalized: "FATAL"}, true},
-		"no session":     {&connectError{state("28P01")}, true},
+		"no session":     {&connectError{error: state("28P01")}, true},
 		"no code":        {state(""), false},
 	} {
 		if got := IsDown(tc.err); got != tc.want {

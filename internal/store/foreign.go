@@ -9,11 +9,12 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// modeSpace and changeSpace are 'ntfx' and 'ntfm' in ASCII: the upper halves of the lock of the mode, and of the lock
-// of a schema change.
+// modeSpace, changeSpace and listenSpace are 'ntfx', 'ntfm' and 'ntfs' in ASCII: the upper halves of the lock of the mode, of
+// the lock of a schema change, and of the lock that shows writers a listening relay.
 const (
 	modeSpace   = 0x6e746678
 	changeSpace = 0x6e74666d
+	listenSpace = 0x6e746673
 )
 
 // LockKind is a kind of advisory lock that relays need.
@@ -23,6 +24,8 @@ type LockKind string
 const (
 	// LockNotify suppresses the trigger.
 	LockNotify LockKind = "notify"
+	// LockListen shows writers that a relay listens.
+	LockListen LockKind = "listen"
 	// LockLife shows that a relay is alive.
 	LockLife LockKind = "life"
 	// LockMode prevents a change of the table's mode.
@@ -51,27 +54,29 @@ func (s ForeignHolder) String() string {
 	return text
 }
 
-// sqlForeignHolders ignores short uses of these locks: writers test the trigger, and schema changes exclude relays. The
-// application_name identifies a relay, unless its role may not read events.
-const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
+// sqlForeignHolders ignores short uses of these locks: writers test the locks of the trigger, inside a statement and without
+// waiting, and schema changes exclude relays. The application_name identifies a relay, unless its role may not read events.
+const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode, granted FROM pg_catalog.pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
-	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'notify' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
-			pid, mode FROM held
+	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'notify' WHEN classid = $3::bigint::oid THEN 'life'
+			WHEN classid = $6::bigint::oid THEN 'listen' ELSE 'mode' END AS kind, pid, mode, granted FROM held
 		WHERE objsubid = 1 AND mode = 'ExclusiveLock' AND (classid = $2::bigint::oid AND objid = to_regclass($1 || '.outbox_events')::oid
 				OR classid = $4::bigint::oid AND objid = to_regclass($1 || '.outbox_mode')::oid
 					AND NOT EXISTS (SELECT FROM held AS change WHERE change.pid = held.pid AND change.classid = $5::bigint::oid))
-			OR objsubid = 1 AND classid = $3::bigint::oid)
+			OR objsubid = 1 AND classid = $3::bigint::oid
+			OR objsubid = 2 AND classid = $6::bigint::oid AND objid = (hashtext($7)::bigint & 4294967295)::oid)
 	SELECT DISTINCT used.kind, coalesce(used.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(host(a.client_addr), '')
 	FROM used LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = used.pid
-	WHERE coalesce(a.application_name, '') NOT LIKE 'notifyd/%'
+	WHERE (used.kind <> 'listen' OR used.pid IS NULL OR NOT used.granted OR a.state <> 'active') AND (coalesce(a.application_name, '') NOT LIKE 'notifyd/%'
 		OR used.kind = 'life' AND used.mode = 'ExclusiveLock'
-		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_events')::oid, 'SELECT')
+		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_events')::oid, 'SELECT'))
 	ORDER BY 1, 2`
 
 // ReadForeignHolders returns the sessions that are not relays and hold or wait for a lock that the relays of a schema
 // need, by kind and pid. The lock of life does not depend on the schema.
 func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) ([]ForeignHolder, error) {
-	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(notifySpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
+	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(notifySpace), int64(ownerSpace), int64(modeSpace),
+		int64(changeSpace), int64(listenSpace), outboxsql.Channel(schema))
 	if err != nil {
 		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}

@@ -110,6 +110,9 @@ func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, as
 		g.Lead = time.Duration(lead) * time.Microsecond
 		return g, err
 	})
+	if err == nil {
+		err = session.CheckChanged("reserve", int64(len(all)), int64(len(asks)))
+	}
 	if now := time.Now(); err == nil && now.After(l.tidy) {
 		l.tidy = now.Add(tidyEvery)
 		_, err = l.conn.Exec(ctx, sqlTidy, tidyRows)

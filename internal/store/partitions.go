@@ -108,6 +108,8 @@ func cured(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case session.IsHidden(err):
+		return fmt.Errorf("%s: %w: %s", what, err, session.HiddenCure)
 	case ok && pg.Code == "42501": // insufficient_privilege
 		return fmt.Errorf("%s: %w: run the statements of `notifyd migrate --print-grants`", what, err)
 	case ok && pg.Code == "42883": // undefined_function

@@ -54,11 +54,13 @@ func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses
 
 // Paused returns the destinations that are paused for all relays, and the database's time. confirmed reports whether
 // this relay has confirmed exactly these: see Confirm.
-func (k *Session) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now time.Time, err error) {
+func (k *Session) Paused(ctx context.Context) (names map[string]bool, confirmed bool, now ClockReading, err error) {
 	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *session.Conn) error {
 		var all []string
+		now.From = time.Now()
 		err := c.QueryRow(ctx, `SELECT clock_timestamp(), p.names, p.names IS NOT DISTINCT FROM (SELECT paused FROM outbox_relays WHERE owner = $1)
-			FROM (SELECT ARRAY(SELECT destination FROM outbox_pauses ORDER BY destination) AS names) AS p`, k.options.Owner).Scan(&now, &all, &confirmed)
+			FROM (SELECT ARRAY(SELECT destination FROM outbox_pauses ORDER BY destination) AS names) AS p`, k.options.Owner).Scan(&now.Database, &all, &confirmed)
+		now.To = time.Now()
 		names = make(map[string]bool, len(all))
 		for _, name := range all {
 			names[name] = true

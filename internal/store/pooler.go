@@ -85,7 +85,7 @@ func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pg
 	case within.Err() != nil && ctx.Err() == nil:
 		return nil, nil //nolint:nilnil // nil means no free connection
 	default:
-		return nil, &connectError{err}
+		return nil, &connectError{err, c.Wants}
 	}
 }
 

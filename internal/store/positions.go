@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -62,17 +63,31 @@ func sqlPositions(partitioned bool) string {
 	}
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
-		held AS MATERIALIZED (` + sqlHolders + `)
+		held AS MATERIALIZED (` + sqlHolders + `),
+		writing AS MATERIALIZED (` + sqlOldestWriter + `)
 	SELECT p.destination, p.shard, p.n, p.number, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
 		h.pid, coalesce(h.application_name, ''), coalesce(h.client, ''),
 		(SELECT count(*) FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout)
-			WHERE m.alive_until > clock_timestamp() AND w.destination = p.destination AND coalesce(w.layout, '') <> p.layout)
+			WHERE m.alive_until > clock_timestamp() AND w.destination = p.destination AND coalesce(w.layout, '') <> p.layout),
+		r.n, CASE WHEN r.n > ` + strconv.Itoa(observe.ManyRanges) + ` THEN coalesce((SELECT who FROM writing), '') ELSE '' END,
+		EXISTS (SELECT FROM outbox_routes AS w WHERE w.destination = p.destination AND w.since > 0 AND w.until_head IS NULL AND NOT w.handed)
 	FROM (SELECT *, count(*) OVER (PARTITION BY destination) AS n FROM outbox_positions ORDER BY destination, shard LIMIT $1) AS p
-	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.owner = p.owner`
+	CROSS JOIN l CROSS JOIN used CROSS JOIN LATERAL (SELECT count(*) AS n FROM unnest(p.open)) AS r LEFT JOIN held AS h ON h.owner = p.owner`
 }
+
+// sqlOldestWriter describes the oldest open transaction that has drawn an id: it holds the lock that nextval takes on
+// the sequence. A prepared transaction has no process; the lock on its own number identifies it.
+const sqlOldestWriter = `SELECT coalesce('prepared as ' || quote_literal(x.gid), 'pid ' || l.pid, 'prepared') AS who
+	FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+		LEFT JOIN pg_locks AS t ON l.pid IS NULL AND t.pid IS NULL AND t.virtualtransaction = l.virtualtransaction
+			AND t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock'
+		LEFT JOIN pg_prepared_xacts AS x ON x.transaction = t.transactionid
+	WHERE l.locktype = 'relation' AND l.relation = to_regclass(pg_get_serial_sequence('outbox_events', 'id')) AND l.mode = 'RowExclusiveLock' AND l.granted
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	ORDER BY coalesce(a.xact_start, x.prepared) NULLS FIRST LIMIT 1`
 
 // sqlPositionsOldest returns the first events above each position, and in open ranges below it, by type. An open
 // range may be wide and empty.
@@ -124,7 +139,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
 		var s observe.ShardSession
-		err = row.Scan(&p.Destination, &p.Shard, &p.Shards, &p.Number, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays)
+		err = row.Scan(&p.Destination, &p.Shard, &p.Shards, &p.Number, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays, &p.Ranges, &p.OpenTransaction, &p.Unhanded)
 		if pid != nil {
 			s.PID = *pid
 			p.Session = &s

@@ -16,7 +16,7 @@ const sqlPurge = `WITH seen AS MATERIALIZED (
 		FROM outbox_events WHERE id > $1 AND id <= $4 ORDER BY id LIMIT $3),
 	gone AS (
 		DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
-		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
+		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id) AND e.id <> ALL($5))
 	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`
 
 // Events below a position have been delivered, or stored in outbox_deliveries in the same transaction: one snapshot
@@ -32,7 +32,7 @@ const sqlPurgeStream = `WITH low AS MATERIALIZED (
 		FROM outbox_events WHERE id > $1 AND id <= $4 AND id < (SELECT id FROM low) ORDER BY id LIMIT $3),
 	gone AS (
 		DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old
-		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
+		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id) AND e.id <> ALL($5))
 	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false) FROM seen`
 
 // ErrNoProgress is returned by Purge for a batch size below 1.
@@ -43,8 +43,8 @@ var ErrNoProgress = errors.New("purge batch must be at least 1")
 // that are too young and none that is old enough. Events with unfinished deliveries or dead letters stay.
 //
 // In a stream, Purge deletes events that were written longer ago than keep and lie below all positions: below their
-// heads, and outside their open ranges.
-func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
+// heads, and outside their open ranges. The events in except stay.
+func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch int, except ...int64) (next int64, more bool, err error) {
 	if batch < 1 {
 		return in.After, false, ErrNoProgress
 	}
@@ -53,7 +53,15 @@ func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch
 		if k.options.Mode == outboxsql.ModeStream {
 			statement = sqlPurgeStream
 		}
-		return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto).Scan(&next, &more)
+		return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...)).Scan(&next, &more)
 	})
 	return next, more, err
+}
+
+// First returns the first event of a range of ids.
+func (k *Session) First(ctx context.Context, in Range) (id int64, err error) {
+	err = k.Do(ctx, "find an event that cannot be purged", func(ctx context.Context, c *session.Conn) error {
+		return c.QueryRow(ctx, `SELECT id FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT 1`, in.After, in.Upto).Scan(&id)
+	})
+	return id, err
 }

@@ -123,7 +123,7 @@ func TestPurgeStreamPlan(t *testing.T) {
 		if _, err := conn.Prepare(t.Context(), "purge", "EXPLAIN (COSTS off) "+sqlPurgeStream); err != nil {
 			t.Fatal(err)
 		}
-		rows, err := conn.Query(t.Context(), "purge", int64(0), int64(1), 500, int64(math.MaxInt64))
+		rows, err := conn.Query(t.Context(), "purge", int64(0), int64(1), 500, int64(math.MaxInt64), []int64{})
 		if err != nil {
 			t.Fatal(err)
 		}

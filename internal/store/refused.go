@@ -2,7 +2,11 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // SQLSTATEs of refused connections.
@@ -13,7 +17,12 @@ const (
 	noPrivilege    = "42501"
 	tooManyClients = "53300"
 	stillStarting  = "57P03"
+	protocolError  = "08P01" // of PgBouncer, with the name of the setting as the message
 )
+
+// BesideClaims are the most connections of a relay that claim nothing: those that listen, hold the notify lock, prove
+// life and answer queries, and two more where it reads a stream.
+const BesideClaims = 6
 
 // ConnectCure returns what a person can do about a failed connection: the cure for the server's answer, or a general
 // one.
@@ -21,14 +30,36 @@ func ConnectCure(err error) string {
 	if cure := refusal(err); cure != "" {
 		return cure
 	}
+	if cure := crowded(err, 0); cure != "" {
+		return cure
+	}
 	switch code, _ := stateOf(err); code {
-	case tooManyClients:
-		return "raise max_connections of the server, or end connections that nobody needs"
 	case stillStarting:
 		return "wait until the server has started"
 	default:
 		return "start the server, or fix the connection string"
 	}
+}
+
+// crowded returns the cure if the server or the pooler has no connection left for a relay that wants some; "" for any
+// other error. 0 stands for a relay with unknown settings.
+func crowded(err error, wants int) string {
+	code, _ := stateOf(err)
+	answer, isPg := errors.AsType[*pgconn.PgError](err)
+	var cure string
+	switch {
+	case code == tooManyClients:
+		cure = "raise max_connections of the server or the limit of the role, or end connections that nobody needs"
+	case isPg && code == protocolError && strings.Contains(answer.Message, "query_wait_timeout"):
+		cure = "raise default_pool_size of the pooler, or end connections that nobody needs"
+	default:
+		return ""
+	}
+
+	if wants == 0 {
+		return fmt.Sprintf("%s: a relay wants relay.connections and up to %d more", cure, BesideClaims)
+	}
+	return fmt.Sprintf("%s: this relay wants up to %d", cure, wants)
 }
 
 // IsLogin reports whether the server has refused user or password. With LDAP or PAM a wrong password is a 28000. If

@@ -117,11 +117,13 @@ func TestReadForeignHolders(t *testing.T) {
 	})
 	const (
 		notifyLock = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
+		listening  = `SELECT pg_advisory_lock_shared(1853122163, hashtext('outbox_events'))`
 		life       = `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`
 		mode       = `SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`
 	)
 	k := d.relaySession(options())
 	d.hold(k)
+	d.session(user, "notifyd/listen", listening)
 	relay := d.session(user, "notifyd/notify", notifyLock, life, `SELECT pg_advisory_lock(42)`)
 	if got := d.holders(); len(got) != 0 {
 		t.Errorf("beside relays: %q", got)
@@ -133,9 +135,9 @@ func TestReadForeignHolders(t *testing.T) {
 		t.Errorf("beside a change: %q", got)
 	}
 	d.terminate(change)
-	d.session(user, "psql", mode, life)
+	d.session(user, "psql", mode, life, listening)
 	d.session(role, "notifyd/claim", notifyLock)
-	want := []string{`life by "psql" of ` + user, `mode by "psql" of ` + user, `notify by "notifyd/claim" of ` + role}
+	want := []string{`life by "psql" of ` + user, `listen by "psql" of ` + user, `mode by "psql" of ` + user, `notify by "notifyd/claim" of ` + role}
 	if got := d.holders(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", got, want)
 	}

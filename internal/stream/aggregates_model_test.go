@@ -464,7 +464,7 @@ func (m *model) person() {
 				next.state, next.at = deliveries.Retry, time.Now()
 			}
 		}
-		m.u.stored.searchNow()
+		m.u.stored.due.Now()
 		m.place = modelPlace{}
 		return
 	}
@@ -485,7 +485,7 @@ func (m *model) behind(key string) *modelRow {
 
 // kill ends the relay in its present state: its successor reads the table, and the open ids of the position.
 func (m *model) kill() {
-	ids := append(m.u.inFlight.events.OpenIDs(), m.u.stored.pending.fresh...)
+	ids := append(m.u.inFlight.events.OpenIDs(), m.u.stored.pending.fresh(false)...)
 	ids = append(ids, m.open...)
 	slices.Sort(ids)
 	m.open = slices.Compact(ids)

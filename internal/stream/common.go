@@ -26,6 +26,9 @@ func (c *common) poke() {
 	}
 }
 
+// reportSingle is the name of the shard's refused rows in reports.
+func (c *common) reportSingle() string { return c.reportAs + ", single events" }
+
 // gets reports whether the destination gets events of a type by the current routes.
 func (c *common) gets(eventType string) bool { return c.e.d.Wanted(c.name, eventType) }
 

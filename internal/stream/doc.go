@@ -4,7 +4,7 @@
 // Package tail reads the table and proves that no event is missed. Package position loads and writes the row of a
 // position. Package routes stores the history of what each destination reads. Package flight tracks the events in
 // memory. Package aggregates decides the next step of each aggregate with stored rows. Package replay sends a range
-// again. Package exactly wraps the position of a destination that gets each event exactly once.
+// again. Package withheld keeps rows that the database refuses. Package exactly wraps the position of a destination that gets each event exactly once.
 //
 // Read engine.go and shard.go first. Where reading begins:
 //

@@ -352,7 +352,7 @@ func (e *Engine) Blind(is bool) {
 	e.poke(false)
 }
 
-// Polling reports whether the relay polls: then nothing depends on notifications.
+// Polling reports whether the relay polls.
 func (e *Engine) Polling() bool { return e.wake.State() == wake.Polling }
 
 // Ready is closed after the table has been read for the first time, or when other relays lease all shards.
@@ -396,9 +396,12 @@ func (e *Engine) poke(seek bool) {
 	}
 }
 
+// channel returns the channel on which relays of the table listen.
+func (e *Engine) channel() string { return outboxsql.Channel(e.Connector.Schema) }
+
 // announce makes all relays of the table check their shards, routes and stored deliveries.
 func (e *Engine) announce(ctx context.Context, conn *session.Conn) error {
-	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(e.Connector.Schema)); err != nil {
+	if _, err := conn.Exec(ctx, sqlAnnounce, e.channel()); err != nil {
 		return fmt.Errorf("notify other relays: %w", err)
 	}
 	e.poke(true)
@@ -420,7 +423,7 @@ func (e *Engine) gained(l lease.Lease) {
 	e.countShardsLocked()
 	go func() { // lost waits for it
 		defer close(r.over)
-		err := e.serve(ctx, r, l)
+		err := e.serveAgain(ctx, r, l)
 		if permanent(err) {
 			e.refuse(err)
 		}
@@ -434,6 +437,19 @@ func (e *Engine) gained(l lease.Lease) {
 			e.leases.Reconnect(&l)
 		}
 	}()
+}
+
+// serveAgain serves a shard, and begins again after a panic.
+func (e *Engine) serveAgain(ctx context.Context, r *activeShard, l lease.Lease) error {
+	pauses := store.NewPauses()
+	for {
+		err := engine.Protected("a shard", func() error { return e.serve(ctx, r, l) })
+		if !errors.Is(err, engine.ErrPanicked) || ctx.Err() != nil {
+			return err
+		}
+		e.report(reportName(shardKey{l.Destination, l.Shard}), err)
+		sleep(ctx, pauses.After(err))
+	}
 }
 
 // serve loads the position of a shard, and works until ctx ends. It returns an error if the shard is lost.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
@@ -28,7 +29,7 @@ import (
 // has it. When no relay has it, and no shard is leased, another relay writes its own layout, in three steps:
 //
 //   1. mark: no relay takes the destination, and the unrouted scanner gives new rows to the new shards.
-//   2. move: the stored rows get their new shards, page by page.
+//   2. move: the waiting rows get their new shards, page by page. A dead letter gets its shard when it is replayed.
 //   3. begin: writes the new positions. Each begins at the lowest of the former heads, and stores the former heads: it
 //      passes over events that their former shard has done. So a shard that was behind delays no other shard.
 //
@@ -176,9 +177,14 @@ func (a *layoutChange) mark(ctx context.Context, tx pgx.Tx) error {
 	if held || agreed {
 		return errConcurrentChange
 	}
-	if _, err := tx.Exec(ctx, sqlMark, a.w.Destination, a.w.Shards); err != nil {
+	tag, err := tx.Exec(ctx, sqlMark, a.w.Destination, a.w.Shards)
+	if err == nil {
+		err = session.CheckChanged("mark the shards", tag.RowsAffected(), int64(len(all)))
+	}
+	if err != nil {
 		return err
 	}
+
 	for i := range all {
 		all[i].epoch++
 	}
@@ -217,7 +223,7 @@ func (a *layoutChange) adoptShard(ctx context.Context, d *dispatch.Destination, 
 			return err
 		}
 		p.Exact = true
-		return p.CheckIDs(ctx, conn, tail.Watermark{Head: p.Head, Open: p.Open})
+		return p.CheckIDs(ctx, conn, a.e.Log, tail.Watermark{Head: p.Head, Open: p.Open})
 	})
 	if err != nil {
 		return err
@@ -238,30 +244,25 @@ type moveCursor struct {
 }
 
 func newMoveCursor() moveCursor {
-	return moveCursor{at: dueStart().at, id: math.MinInt64}
+	return moveCursor{at: deliveries.BeforeAll().At, id: math.MinInt64}
 }
 
-// movePages are the rows of a destination, in the order of indexes. A dead letter that a person replays meanwhile
-// becomes due, so rows that wait for their time come last. They come twice, because a person may retry one of them at
-// once.
+// movePages are the waiting rows of a destination, in the order of indexes. Rows that wait for their time come twice,
+// because a person may retry one of them at once.
 func movePages() []string {
 	byTime := `SELECT event_id, available_at FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($3::timestamptz, $2) ORDER BY available_at, event_id`
 	return []string{
-		`SELECT event_id, available_at FROM outbox_deliveries WHERE destination BETWEEN $1 AND $1 AND state = 'dead' AND event_id > $2 AND $3::timestamptz IS NOT NULL ORDER BY destination, event_id`,
 		`SELECT event_id, available_at FROM outbox_deliveries WHERE destination BETWEEN $1 AND $1 AND ordering_key IS NOT NULL AND state IN ('retry', 'parked')
 		AND event_id > $2 AND $3::timestamptz IS NOT NULL ORDER BY destination, event_id`,
 		byTime, byTime,
 	}
 }
 
-// sqlMove gives the rows of a page the shards of $5, and returns the last row. All rows of an aggregate are in one
-// shard; a row whose event is missing has the aggregate's name. The aggregates of a replay stay with the first shard,
-// which sends it.
+// sqlMove gives the rows of a page the shards of $5, and returns the last row.
 func sqlMove(page string) string {
 	return `WITH page AS MATERIALIZED (SELECT row_number() OVER () AS n, event_id, available_at FROM (` + page + ` LIMIT $4) AS p),
 	moved AS (UPDATE outbox_deliveries AS d SET shard = s.shard FROM (
-			SELECT p.event_id, CASE WHEN $5::int = 1 THEN 0 WHEN d.ordering_key ~ '^#[^/]*$' AND octet_length(d.ordering_key) < 190 THEN 1
-				ELSE 1 + coalesce((SELECT ` + outboxsql.Hash("e.") + ` FROM outbox_events AS e WHERE e.id = p.event_id), ` + outboxsql.HashOfName("nullif(d.ordering_key, '"+totalName+"')") + `, p.event_id) % $5::int END AS shard
+			SELECT p.event_id, ` + outboxsql.NumberOfRow("outbox_events", "$5::int") + ` AS shard
 			FROM page AS p JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = $1) AS s
 		WHERE d.event_id = s.event_id AND d.destination = $1 AND d.shard <> s.shard)
 	SELECT event_id, available_at, n FROM page ORDER BY n DESC LIMIT 1`
@@ -312,7 +313,10 @@ func (a *layoutChange) begin(ctx context.Context, tx pgx.Tx) error {
 	// All rows copy from the position with the lowest head, so the row of that position, if it stays, is written last.
 	for i := range a.w.Shards {
 		shard := (lowest + 1 + i) % max(a.w.Shards, lowest+1)
-		_, err := tx.Exec(ctx, sqlBegin, all[lowest].id, shard, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
+		tag, err := tx.Exec(ctx, sqlBegin, all[lowest].id, shard, a.w.Shards, a.w.layout(), passed.Head, passed.Open.String(), former.String(), delivered, reused, epoch)
+		if err == nil {
+			err = session.CheckChanged("begin a shard", tag.RowsAffected(), 1)
+		}
 		if err != nil {
 			return err
 		}
@@ -345,7 +349,6 @@ func combine(all []shardPosition) (read, passed tail.Watermark, former position.
 	for _, s := range all[1:] {
 		read, passed = read.Or(s.Watermark), passed.And(s.Watermark)
 	}
-	passed.Head, passed.Open = position.Bound(passed.Head, passed.Open)
 	for _, s := range all {
 		if len(s.former) > len(former) {
 			former = s.former
@@ -353,7 +356,7 @@ func combine(all []shardPosition) (read, passed tail.Watermark, former position.
 	}
 	read = former.Passed(read)
 	former = slices.Clone(former)
-	if len(all) > 1 || passed.Head < all[0].Head { // bounded: the ids above are read again
+	if len(all) > 1 {
 		stand := make(position.ShardPositions, len(all))
 		for i, s := range all {
 			stand[i] = s.Watermark

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -32,26 +33,42 @@ const (
 	deadRows = `state = 'dead'`
 )
 
+// rowKind are the rows of queues that one statement reads.
+type rowKind struct {
+	which string // the condition of the index
+	shard string // the number of the shard of a queue, from its first row
+}
+
+// liveKind and deadKind are the two kinds of rows. The column of a dead letter may have the number of a former shard.
+func liveKind() rowKind { return rowKind{liveRows, "shard"} }
+
+func deadKind(shards int) rowKind {
+	if shards <= 1 {
+		return rowKind{deadRows, "0"}
+	}
+	return rowKind{deadRows, outboxsql.NumberOfName("key", shards)}
+}
+
 // sqlWalk reads the first row of each queue after a name, among the next $3 rows in the order of queues.
-func sqlWalk(which string) string {
-	return `SELECT key, state, shard
+func sqlWalk(k rowKind) string {
+	return `SELECT key, state, ` + k.shard + `
 FROM (SELECT DISTINCT ON (key) key, state, shard
 	FROM (SELECT ordering_key AS key, event_id, state, shard FROM outbox_deliveries
-		WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT $3) AS page
+		WHERE destination = $1 AND ordering_key > $2 AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT $3) AS page
 	ORDER BY key, event_id) AS queue
 ORDER BY key`
 }
 
 // sqlHeads reads the first row of each queue after a name, up to $3 queues, by skipping from name to name in the index.
-func sqlHeads(which string) string {
+func sqlHeads(k rowKind) string {
 	return `WITH RECURSIVE queue(key, state, shard, n) AS (
-	(SELECT ordering_key, state, shard, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1)
+	(SELECT ordering_key, state, shard, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT 1)
 	UNION ALL
 	SELECT d.ordering_key, d.state, d.shard, queue.n + 1
 	FROM queue CROSS JOIN LATERAL (SELECT ordering_key, state, shard FROM outbox_deliveries
-		WHERE destination = $1 AND ordering_key > queue.key AND ` + which + ` ORDER BY ordering_key, event_id LIMIT 1) AS d
+		WHERE destination = $1 AND ordering_key > queue.key AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT 1) AS d
 	WHERE queue.n < $3)
-SELECT key, state, shard FROM queue`
+SELECT key, state, ` + k.shard + ` FROM queue`
 }
 
 // loader loads the stored rows of a destination when its shard is taken over. It owns nothing: it puts its findings
@@ -85,20 +102,20 @@ func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 	l.e.loading.Add(1)
 	defer l.e.loading.Add(-1)
 	if l.lane.Destination().Blocks() {
-		if err := l.loadQueues(ctx, conn, deadRows); err != nil {
+		if err := l.loadQueues(ctx, conn, deadKind(l.lane.Destination().Shards)); err != nil {
 			return err
 		}
 	}
-	return l.loadQueues(ctx, conn, liveRows)
+	return l.loadQueues(ctx, conn, liveKind())
 }
 
 // loadQueues walks over all rows of one kind, which is some five times as fast as skipping from queue to queue if
 // queues are short. After a page of long ones it skips through a page, and tries again.
-func (l *loader) loadQueues(ctx context.Context, conn *session.Conn, which string) error {
+func (l *loader) loadQueues(ctx context.Context, conn *session.Conn, k rowKind) error {
 	for after, walks := "", true; ; {
-		query, page := sqlHeads(which), headsPage
+		query, page := sqlHeads(k), headsPage
 		if walks {
-			query, page = sqlWalk(which), walkPage
+			query, page = sqlWalk(k), walkPage
 		}
 		queues, last, err := l.loadPage(ctx, conn, query, after, page)
 		switch {
@@ -187,8 +204,8 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// sqlUnname removes up to $2 rows of events without an aggregate from the queue of a total order that is no longer
-// kept. Such a row waits for no other. A dead letter keeps its name, which has no meaning in another order.
+// sqlUnname takes up to $2 rows of events without an aggregate out of the queue of a former total order. These rows no
+// longer wait for each other. A dead letter keeps its name, which means nothing in another order.
 const sqlUnname = `UPDATE outbox_deliveries SET ordering_key = NULL, updated_at = now(),
 	available_at = CASE state WHEN 'parked' THEN now() ELSE available_at END, state = 'retry'
 WHERE (event_id, destination) IN (SELECT event_id, destination FROM outbox_deliveries

@@ -19,6 +19,7 @@ type progress struct {
 	at           time.Time
 	wait         time.Duration // from at until the next write
 	saves        uint64
+	ranges       int // open ranges at the last write
 }
 
 // due reports whether the position should be written now.

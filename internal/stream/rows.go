@@ -5,20 +5,23 @@ import "github.com/notifyd/notifyd/internal/deliveries"
 // An event that could not be delivered is a row of outbox_deliveries. Only the owner of a shard handles the shard's
 // rows, so reads take no lock, and a row has no flag that it is running.
 
-// sqlDue reads the due rows of a destination, after a place in the order of their times. It reads $4 rows, whether or
-// not they can be used: a column tells whether a row is the first of its queue. The index has this order.
+// sqlDue reads the due rows of a destination, after a place in the order of their times and up to a time ($6). It reads
+// $4 rows, whether or not they can be used: a column tells whether a row is the first of its queue. The index has this
+// order.
 func sqlDue(limit int, o *order) string {
 	return `SELECT ` + deliveries.Columns(limit) + `, ` + o.first() + `
 FROM (SELECT * FROM outbox_deliveries
-	WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
+	WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND available_at <= least(now(), $6::timestamptz) AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d
 ` + deliveries.Event(limit)
 }
 
-// sqlNextDue returns the time until the next row is due, after a place in the order of their times.
+// sqlNextDue returns the time of the server, and how long it is until the next row is due after a place in the order of
+// their times; NULL if no row is due within $4 microseconds.
 func sqlNextDue(o *order) string {
-	return `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
-FROM outbox_deliveries WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
+	return `SELECT now(), (SELECT (extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint
+	FROM outbox_deliveries WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND (available_at, event_id) > ($2, $3)
+		AND available_at <= now() + $4::bigint * interval '1 microsecond' ORDER BY available_at, event_id LIMIT 1)`
 }
 
 // sqlQueueHeads reads the first rows of queues, up to $3 of each.

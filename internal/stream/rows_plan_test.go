@@ -5,9 +5,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
@@ -41,14 +43,21 @@ func TestRowStatementsAreBounded(t *testing.T) {
 				destination = "z" // another shard of it has many due rows
 			}
 			statements := map[string][]any{
-				sqlDue(1000, o):        {destination, dueStart().at, dueStart().id, 100, false},
-				sqlNextDue(o):          {destination, dueStart().at, dueStart().id},
+				sqlDue(1000, o):        {destination, deliveries.BeforeAll().At, deliveries.BeforeAll().ID, 100, false, time.Now().Add(time.Hour)},
+				sqlNextDue(o):          {destination, deliveries.BeforeAll().At, deliveries.BeforeAll().ID, time.Hour.Microseconds()},
 				sqlQueueHeads(1000, o): {destination, names, 20, false},
 				sqlUnblocked(o):        {destination, names, false},
+				sqlWalk(liveKind()):    {destination, "", 100},
+				sqlWalk(deadKind(3)):   {destination, "", 100},
+				sqlHeads(liveKind()):   {destination, "", 100},
+				sqlHeads(deadKind(3)):  {destination, "", 100},
+				sqlUnname:              {destination, 100},
+				sqlIgnored:             {destination, []int64{-1, -2}, []int64{-3, -4}, []int64{-5, -6}},
+				deliveries.SQLRemove:   {[]int64{-1, -2}, []string{destination, destination}},
 			}
 			if o.shard > 0 {
 				for _, page := range movePages() {
-					statements[sqlMove(page)] = []any{"x", dueStart().id, dueStart().at, 20, 3}
+					statements[sqlMove(page)] = []any{"x", deliveries.BeforeAll().ID, deliveries.BeforeAll().At, 20, 3}
 				}
 			}
 			if o.total {

@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/flight"
 	"github.com/notifyd/notifyd/internal/lease"
@@ -25,6 +26,7 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/withheld"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -119,20 +121,23 @@ func (sh *shard) run(ctx context.Context) error {
 	sh.lane.Own(sh.poke)
 	pauses := store.NewPauses()
 	defer sh.e.accepted(sh.reportAs)
+	defer sh.e.accepted(sh.reportSingle())
 	defer sh.publish()
 	for ctx.Err() == nil {
 		err := sh.openExact(ctx)
 		if err == nil {
 			err = sh.e.pool.use(ctx, &sh.pos.Lease, func(conn *session.Conn) error {
-				if ok, err := sh.prepare(ctx, conn); err != nil || !ok {
-					return err
-				}
-				return sh.work(ctx, conn)
+				return engine.Protected("a shard", func() error {
+					if ok, err := sh.prepare(ctx, conn); err != nil || !ok {
+						return err
+					}
+					return sh.work(ctx, conn)
+				})
 			})
 		}
 		sh.publish()
 		switch {
-		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), permanent(err):
+		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), errors.Is(err, engine.ErrPanicked), permanent(err):
 			return sh.leave(ctx, err)
 		case errors.Is(err, errReopen):
 			if err := sh.restart(ctx); err != nil {
@@ -212,7 +217,7 @@ func (sh *shard) restart(ctx context.Context) error {
 
 // checkIDs checks the ids that the shard has passed.
 func (sh *shard) checkIDs(ctx context.Context, conn *session.Conn) error {
-	if err := sh.pos.CheckIDs(ctx, conn, tail.Watermark{Head: sh.reader.Head(), Open: sh.reader.Gaps()}); err != nil {
+	if err := sh.pos.CheckIDs(ctx, conn, sh.e.Log, tail.Watermark{Head: sh.reader.Head(), Open: sh.reader.Gaps()}); err != nil {
 		return err
 	}
 	sh.checkAt = time.Now().Add(sh.e.limits.PollInterval)
@@ -272,6 +277,7 @@ func (sh *shard) handed(ctx context.Context, conn *session.Conn) (bool, error) {
 func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 	wanted := sh.e.wantedOf(sh.name)
 	changed := false
+	sh.pos.WriteWhole() // the routes begin at the position
 	err := sh.writeOwned(ctx, conn, func(tx pgx.Tx) error {
 		all, err := routes.Read(ctx, tx, &sh.name)
 		if err != nil {
@@ -279,7 +285,6 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 		}
 		// The shard will read its open events with the current routes.
 		head, open := sh.watermark(true)
-		head, open = sh.pos.Bound(head, open)
 		at := tail.Watermark{Head: head, Open: open}
 		last := routes.Newest(all)
 		changed = last == nil || !last.Equal(&wanted.Routes)
@@ -318,17 +323,19 @@ func (sh *shard) work(ctx context.Context, conn *session.Conn) error {
 		if err := sh.releaseStaged(ctx, conn); err != nil {
 			return err
 		}
-		if sh.yielded = sh.e.pool.mustYield(began); sh.yielded {
+		mustCheck := !time.Now().Before(sh.checkAt)
+		if sh.yielded = mustCheck || sh.e.pool.mustYield(began); sh.yielded {
 			return nil
 		}
 		if sh.seek.Swap(false) {
-			sh.stored.searchNow()
+			sh.stored.due.Now()
 			sh.replay.FindNow()
 		}
 		if err := sh.replay.Find(ctx, conn); err != nil {
 			return err
 		}
-		if sh.progress.due() || sh.stored.aggregates.AnyNext() || len(sh.stored.pending.rows) >= maxPending {
+		sh.stored.retryWithheld()
+		if sh.progress.due() || sh.stored.aggregates.AnyNext() || sh.stored.mustWrite() {
 			if err := sh.store(ctx, conn); err != nil {
 				return err
 			}
@@ -370,9 +377,15 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 			return true, nil
 		}
 	}
+
 	sh.totalBlocked = false
 	held := sh.stored.totalHeld()
 	if n := sh.unheld(); n > 0 && !held {
+		if sh.fewToChoose(n) {
+			if did, err = sh.read(ctx, conn); did || err != nil {
+				return did, err
+			}
+		}
 		return sh.inFlight.deliverReturned(0, n), nil
 	}
 	if sh.inFlight.cannotSend() {
@@ -381,32 +394,36 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 	if sh.stored.readThrough > 0 {
 		return sh.read(ctx, conn)
 	}
+
 	if held { // of the returned deliveries, only the stored event goes that blocks all others
 		if i := slices.IndexFunc(sh.inFlight.events.Returned, func(d dispatch.Delivery) bool { return d.Leads }); i >= 0 {
 			return sh.inFlight.deliverReturned(i, 1), nil
 		}
 	}
+
 	// A total order takes all due rows before other rows: a row without a name blocks nothing until it is taken.
-	first := sh.order.total && !time.Now().Before(sh.stored.dueAt)
+	first := sh.order.total && sh.stored.due.IsDue(time.Now())
 	if !first && sh.stored.aggregates.AnyReady() {
 		return sh.feedStored(ctx, conn)
 	}
 	sh.stored.dueTurn = !sh.stored.dueTurn || first
-	if sh.stored.dueTurn && !time.Now().Before(sh.stored.dueAt) {
+	if sh.stored.dueTurn && sh.stored.due.IsDue(time.Now()) {
 		if did, err = sh.feedDue(ctx, conn); did || err != nil {
 			return did, err
 		}
-		if first && !time.Now().Before(sh.stored.dueAt) { // the lane has no capacity
+		if first && sh.stored.due.IsDue(time.Now()) { // the lane has no capacity
 			if held {
 				sh.e.began()
 			}
 			return false, nil
 		}
 	}
+
 	if sh.totalBlocked = sh.stored.totalHeld(); sh.totalBlocked {
 		sh.e.began()
 		return false, nil
 	}
+
 	if did, err = sh.read(ctx, conn); did || err != nil || sh.inFlight.full {
 		return did, err
 	}
@@ -425,6 +442,14 @@ func (sh *shard) heldFrom() int64 {
 func (sh *shard) unheld() int {
 	n, _ := slices.BinarySearchFunc(sh.inFlight.events.Returned, sh.heldFrom(), func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) })
 	return n
+}
+
+// fewToChoose reports whether the lane wants to choose its next delivery among more than n. The returned ones alone may
+// all be bad events, and the good ones behind them. With exactly once, more events to choose among would be more ids in
+// the copy of the position.
+func (sh *shard) fewToChoose(n int) bool {
+	among, ok := sh.lane.Chooses()
+	return ok && n < among && !sh.order.total && sh.exact == nil
 }
 
 // holdsMany reports whether only the first gap must be read: events wait behind it, and the returned deliveries fill a
@@ -448,7 +473,7 @@ func (sh *shard) feedReplay(ctx context.Context, conn *session.Conn) (did bool, 
 		sh.inFlight.send(p, nil)
 	}
 	if caughtUp {
-		sh.stored.searchNow()
+		sh.stored.due.Now()
 	}
 	return did, err
 }
@@ -482,7 +507,7 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 	if err != nil {
 		sh.lane.Return(reserved)
 		// A reader cannot be used after an error, and has not moved.
-		sh.reader = tail.NewReader(sh.reader.Head(), sh.reader.Gaps(), sh.e.writers)
+		sh.reader = sh.reader.After(sh.reader.Head(), sh.reader.Gaps())
 		sh.hint.Store(true)
 		return false, err
 	}
@@ -570,42 +595,52 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 	p := sh.inFlight.batch()
 	all := p.Alloc(len(b.Events))
 	eventType, wanted := "", false // of the previous event: often the same
+
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
 			eventType, wanted = e.Type, sh.types.Wants(e.Type, sh.gets)
 		}
+
 		if (!wanted || sh.types.Before.Has(e.ID)) && !sh.types.Formerly(e.Type, e.ID) {
 			continue
 		}
 		if b.Hashes != nil && sh.former.Done(e.ID, b.Hashes[i]) {
 			continue
 		}
+
 		e.Destination, e.Outbox, e.Attempt = sh.name, sh.e.Outbox, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
-			sh.stored.pending.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Retry, Delay: b.Delays[i], Own: true}, fresh: true})
+			late := deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Retry, Delay: b.Delays[i], Own: true}
+			sh.stored.pending.put(entry{Entry: late, fresh: true, available: b.Clock.After(b.Delays[i])})
 			continue
 		}
+
 		if sh.stored.storesUntried(e.ID) {
 			sh.stored.addPending(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Parked, Key: sh.order.name(e)}, fresh: true}, sh.order.totalKey)
 			sh.stored.aggregates.Move(sh.order.totalKey, totalName, aggregates.Parked)
 			continue
 		}
+
 		passes, refused := sh.passes(e, b.Refused[e.ID])
 		if !passes {
 			continue // the position passes the event
 		}
-		d := dispatch.Delivery{Event: e, Refused: refused, Expires: sh.lane.Destination().Expires(e.CreatedAt, time.Time{})}
+
+		written := b.Clock.Here(e.CreatedAt)
+		d := dispatch.Delivery{Event: e, Refused: refused, Expires: sh.lane.Destination().Expires(written, time.Time{})}
 		if b.Delays != nil && b.Delays[i] < 0 {
-			d.Expires = sh.lane.Destination().Expires(e.CreatedAt, time.Now().Add(b.Delays[i]))
+			d.Expires = sh.lane.Destination().Expires(written, time.Now().Add(b.Delays[i]))
 		}
 		d.Key = sh.order.of(e)
 		all = append(all, d)
 	}
+
 	n := min(reserved, len(all)) // the rest is the surplus of a batch that was read ahead
 	if len(sh.inFlight.events.Returned) > 0 || sh.heldFrom() < math.MaxInt64 {
 		n = 0 // feed hands over the returned deliveries in the order of ids, up to the first gap
 	}
+
 	for _, d := range all[n:] {
 		sh.inFlight.events.Return(d)
 	}
@@ -634,8 +669,21 @@ func (sh *shard) save(ctx context.Context, conn *session.Conn) error {
 func (sh *shard) snapshot() (c snapshot) {
 	sh.progress.dirty = false
 	c.head, c.open = sh.watermark(false)
-	c.replay = sh.replay.Progress()
+	sh.noteRanges(len(c.open))
+	c.replay = sh.replay.Progress(sh.stored.withheld.Rows.fresh(true))
 	return c
+}
+
+// noteRanges records the number of ranges of the position. It logs when there are many, with the server processes that
+// may fill the oldest gap; 0 stands for a prepared transaction.
+func (sh *shard) noteRanges(n int) {
+	were := sh.progress.ranges
+	sh.progress.ranges = n
+	if n <= observe.ManyRanges || were > observe.ManyRanges {
+		return
+	}
+	sh.e.log.Warn("a position has many open ranges: a crash repeats the deliveries of some seconds",
+		"destination", sh.name, "shard", sh.pos.Shard, "ranges", n, "pids", sh.reader.GapStats().PIDs)
 }
 
 // saveSnapshot writes the snapshot. Deliveries continue meanwhile.
@@ -662,18 +710,78 @@ func (sh *shard) saveSnapshot(ctx context.Context, conn *session.Conn, c snapsho
 		if err = c.replay.Write(ctx, tx); err != nil {
 			return err
 		}
-		return w.write(ctx, tx, sh.name, sh.order.shard)
+		return w.write(ctx, tx, sh.name, sh.order.shard, sh.e.channel())
 	})
 	if err == nil {
 		sh.replay.Written(&c.replay)
 		// After the commit: a search for due rows finds only written ones.
 		sh.stored.pendingWritten()
+		sh.stored.nothingWithheld()
+	}
+	if ok && session.IsOfRow(err) && !w.empty() && !conn.IsClosed() {
+		delta, err = 0, sh.saveInHalves(ctx, conn, err)
 	}
 	return sh.saved(ok, err, delta, began)
 }
 
+// wholeError hides the code of a refusal that is not of one row.
+type wholeError struct{ error }
+
+// wholeOf returns the error in a wholeError, and other errors as they are.
+func wholeOf(err error) error {
+	if whole, is := errors.AsType[wholeError](err); is {
+		return whole.error
+	}
+	return err
+}
+
+// saveInHalves withholds the pending rows that the database refuses, and writes the others. It returns refusal, the error
+// of the write of all rows together, if none is refused alone.
+func (sh *shard) saveInHalves(ctx context.Context, conn *session.Conn, refusal error) error {
+	s := &sh.stored
+	all := s.pending
+	buried := false
+	refused, err := session.InHalves(all.events(), func(some []int64) error {
+		part := all.of(some)
+		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+			head, open := sh.watermark(true) // the next save passes the rows
+			if ok, err := sh.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
+				return wholeError{cmp.Or(err, position.ErrFenced)}
+			}
+			return part.write(ctx, tx, sh.name, sh.order.shard, sh.e.channel())
+		})
+		buried = buried || err == nil && part.then&checksBuried != 0
+		return err
+	})
+	if err == nil && s.withheld.Rows.len()+len(refused) > withheld.Max {
+		err = fmt.Errorf("%w: %w", withheld.ErrTooMany, refused[0].Err)
+	}
+	if err != nil {
+		return wholeOf(err) // the rows that are written are written again
+	}
+
+	ids := make([]int64, 0, len(refused))
+	for _, r := range refused {
+		ids = append(ids, r.Item)
+		s.withheld.Name(ctx, s.e.log, r.Item, s.name, r.Err)
+	}
+	s.pending = all.of(slices.DeleteFunc(all.events(), func(id int64) bool { return slices.Contains(ids, id) }))
+	if buried {
+		s.pending.then |= checksBuried
+	}
+	s.pendingWritten()
+	s.withhold(all.of(ids))
+	sh.progress.dirty = true
+	if len(refused) == 0 {
+		return refusal
+	}
+	sh.e.report(sh.reportSingle(), &withheld.Error{Event: refused[0].Item, N: s.withheld.Rows.len(), Err: refused[0].Err})
+	return session.ForgetIgnored(ctx, conn.Conn, refused[0].Err)
+}
+
 // writeOwned writes rows other than the position, if this relay still owns the shard.
 func (sh *shard) writeOwned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error {
+	defer func() { sh.progress.dirty = sh.progress.dirty || sh.pos.Behind() }()
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		head, open := sh.watermark(true)
 		// It locks the position against a successor.
@@ -686,7 +794,7 @@ func (sh *shard) writeOwned(ctx context.Context, conn *session.Conn, f func(pgx.
 
 // saved records the result of a write, and when it began.
 func (sh *shard) saved(ok bool, err error, delta int64, began time.Time) error {
-	sh.progress.dirty = sh.progress.dirty || err != nil
+	sh.progress.dirty = sh.progress.dirty || err != nil || sh.pos.Behind()
 	switch {
 	case !ok && (err == nil || errors.Is(err, position.ErrFenced)):
 		return position.ErrFenced
@@ -713,19 +821,23 @@ func (sh *shard) feedDue(ctx context.Context, conn *session.Conn) (did bool, err
 		sh.lane.Return(reserved)
 		return true, sh.store(ctx, conn)
 	}
-	if err == nil {
-		err = sh.stored.planDue(ctx, conn, rows, more)
+	if err == nil && !more {
+		more, err = sh.stored.endSearch(ctx, conn)
 	}
 	if err != nil {
 		sh.lane.Return(reserved)
 		return false, err
 	}
+
+	pending := len(sh.stored.pending.rows)
 	all := make([]dispatch.Delivery, 0, len(rows))
 	for i := range rows {
-		if !sh.replay.Holds(rows[i].Key) {
-			all = sh.stored.takeDue(all, &rows[i])
+		if r := &rows[i]; !sh.replay.Holds(r.Key) && !sh.stored.withheld.Holds(sh.order.queue(r.Key), r.Event.ID) {
+			all = sh.stored.takeDue(all, r)
 		}
 	}
+	sh.stored.untried = len(sh.stored.pending.rows)-pending > len(all)
+
 	if len(all) == 0 && !more {
 		sh.stored.foundNone()
 	}
@@ -742,8 +854,9 @@ func (sh *shard) store(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 	sh.e.report(sh.reportAs, nil)
-	sh.stored.aggregates.Wrote(sh.replay.Holds)
-	return sh.stored.checkParked(ctx, conn, sh.replay.Holds)
+	holds := func(name string) bool { return sh.replay.Holds(name) || sh.stored.withheld.Holds(name, math.MaxInt64) }
+	sh.stored.aggregates.Wrote(holds)
+	return sh.stored.checkParked(ctx, conn, holds)
 }
 
 // feedStored continues aggregates that are ready. An aggregate is unblocked at the moment when its last stored row is
@@ -793,13 +906,16 @@ func (sh *shard) wait(ctx context.Context) {
 	if sh.progress.dirty {
 		at = earlier(at, sh.progress.at.Add(sh.progress.wait))
 	}
+	if !sh.stored.withheld.Rows.empty() {
+		at = earlier(at, sh.stored.withheld.Until())
+	}
 	switch {
 	case !sh.loaded:
 		at = earlier(at, sh.next.at)
 	case sh.totalBlocked:
-		at = earlier(at, sh.stored.dueAt)
+		at = earlier(at, sh.stored.due.At())
 	case !sh.inFlight.full:
-		at = earlier(earlier(at, sh.next.at), earlier(sh.stored.dueAt, sh.replay.Due(at)))
+		at = earlier(earlier(at, sh.next.at), earlier(sh.stored.due.At(), sh.replay.Due(at)))
 		if scan, ok := sh.reader.NextScan(); ok {
 			at = earlier(at, scan)
 		}
@@ -825,12 +941,12 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// watermark returns the position to write. With pending, rows that are not written yet are open; without, the same
-// transaction writes them.
+// watermark returns the position to write. Withheld rows are open. With pending, rows that are not written yet are open;
+// without, the same transaction writes them.
 func (sh *shard) watermark(pending bool) (head int64, open tail.Ranges) {
-	var more []int64
+	more := sh.stored.withheld.Rows.fresh(false)
 	if pending {
-		more = sh.stored.pending.fresh
+		more = append(more, sh.stored.pending.fresh(false)...)
 	}
 	head, open, _ = sh.inFlight.events.Watermark(sh.reader, more)
 	return head, open
@@ -871,6 +987,7 @@ func (sh *shard) lastSave(ctx context.Context, why error) error {
 	if why != nil || !sh.progress.dirty && sh.stored.pending.empty() {
 		return nil
 	}
+	sh.pos.WriteWhole()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSaveWithin)
 	defer cancel()
 	pauses := store.NewPauses()
@@ -898,10 +1015,11 @@ func (sh *shard) wakeUp(seek bool) {
 // publish makes the figures of the shard visible to other goroutines.
 func (sh *shard) publish() {
 	gaps := sh.reader.Gaps()
-	open := int64(sh.inFlight.events.Count() + len(sh.stored.pending.fresh))
+	open := int64(sh.inFlight.events.Count() + len(sh.stored.pending.fresh(false)))
 	sh.figures.Store(&observe.PositionStats{
 		Destination: sh.name, Shard: sh.pos.Shard, Loading: !sh.loaded, Head: sh.reader.Head(), Open: open, Gaps: sh.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: sh.reader.GapStats().Oldest, Delivered: uint64(max(0, sh.progress.acknowledged)), Saved: sh.progress.saves, SavedAt: sh.progress.at,
+		OpenRanges: int64(sh.progress.ranges),
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
@@ -28,7 +30,7 @@ func TestStoredRowsCount(t *testing.T) {
 		limits := engine.Limits{Bytes: 10_000, EventBytes: 50_000}
 		for what, query := range map[string]string{"due": sqlDue(limits.EventBytes, &order{kept: true}), "lines": sqlQueueHeads(limits.EventBytes, &order{kept: true})} {
 			read := func(after int64, limits engine.Limits) ([]deliveries.Row, bool) {
-				args := []any{"x", dueStart().at, after, 1000, false}
+				args := []any{"x", deliveries.BeforeAll().At, after, 1000, false, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}}
 				if what == "lines" {
 					args = []any{"x", []string{"order/1"}, 1000, false}
 				}

@@ -27,6 +27,10 @@ func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missin
 		return fmt.Errorf("create positions: %w", err)
 	}
 	for _, m := range created {
+		if m.beyond {
+			log.WarnContext(ctx, "start_from is above the last id: the destination begins with the next event",
+				"destination", m.destination, "start_from", m.from.ID, "last", m.head)
+		}
 		log.InfoContext(ctx, "destination begins", "destination", shardName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
 	}
 	return nil
@@ -39,44 +43,41 @@ const sqlCreating = `SELECT pg_advisory_xact_lock('outbox_positions'::regclass::
 type newPosition struct {
 	destination string
 	from        engine.Start
+	chosen      bool // from is a start_from
+	beyond      bool // from is an id that is not assigned yet
 	head        int64
+	open        tail.Ranges
+	sequence    string
 }
 
 func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missing []Wanted) (created []newPosition, err error) {
 	if _, err := tx.Exec(ctx, sqlCreating); err != nil {
 		return nil, fmt.Errorf("serialize with other relays: %w", err)
 	}
-	var origin, last int64
-	var open, old, now string
-	var first bool
-	err = tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
-		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+outboxsql.SQLSequence+` AS now) AS s`).Scan(&origin, &open, &old, &now, &last, &first)
-	if err != nil {
+	var s starts
+	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read where destinations start: %w", err)
 	}
-	for _, w := range missing {
-		p := newPosition{destination: w.Destination, from: startOf(&w, first), head: last}
-		opening, sequence := "{}", now
-		switch p.from.Kind {
-		case engine.StartDefault: // the undelivered events of a former queue, or everything
-			p.head, opening, sequence = origin, open, old
-		case engine.StartAtBeginning: // also the events of a former queue: a new destination has received none
-			p.head = 0
-		case engine.StartAtID:
-			p.head = p.from.ID - 1
-		case engine.StartAtTime:
-			if p.head, err = store.FirstSince(ctx, tx, p.from.Time); err != nil {
-				return nil, err
-			}
-			p.head--
-		default: // now
+	for i := range missing {
+		p, err := s.position(ctx, tx, &missing[i], missing)
+		if err != nil {
+			return nil, err
 		}
 		tag, err := tx.Exec(ctx, `INSERT INTO outbox_positions (destination, head, open, sequence, seen, seen_at)
-			VALUES ($1, $2, $3::text::int8multirange, $4, pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp()) ON CONFLICT DO NOTHING`, p.destination, p.head, opening, sequence)
+			SELECT $1, $2, $3::text::int8multirange, $4, pg_snapshot_xmax(pg_current_snapshot()), CASE WHEN $4 = $5 THEN clock_timestamp() ELSE m.changed_at END
+			FROM outbox_mode AS m ON CONFLICT DO NOTHING`,
+			p.destination, p.head, p.open.String(), p.sequence, s.sequence)
 		if err != nil {
 			return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
 		}
-		if tag.RowsAffected() == 0 {
+		if tag.RowsAffected() == 0 { // another relay was first
+			var rows int64
+			if err := tx.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE destination = $1`, p.destination).Scan(&rows); err != nil {
+				return nil, fmt.Errorf("find the position of %q: %w", p.destination, err)
+			}
+			if err := session.CheckChanged("create a position", rows, 1); err != nil {
+				return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
+			}
 			continue
 		}
 		created = append(created, p)
@@ -84,23 +85,132 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 			continue
 		}
 		// Immediately: until the routes are stored, the unrouted scanner treats the destination's events as unrouted.
-		at := tail.Watermark{Head: p.head}
-		if at.Open, err = tail.ParseRanges(opening); err == nil {
-			err = routes.Begin(ctx, tx, all, w.Wanted, at)
-		}
-		if err != nil {
+		if err := p.storeRoutes(ctx, tx, all, missing[i].Wanted); err != nil {
 			return nil, fmt.Errorf("store the routes of %q: %w", p.destination, err)
 		}
 	}
 	return created, nil
 }
 
-// startOf returns where a destination without a position begins. [engine.StartDefault] is the beginning of the stream.
-func startOf(w *Wanted, first bool) engine.Start {
-	switch {
-	case w.Start.Kind == engine.StartDefault && !first && w.Destination != "": // the unrouted scanner must read everything
-		return engine.Start{Kind: engine.StartNow}
-	default:
-		return w.Start
+// starts has what decides where destinations begin.
+type starts struct {
+	origin         tail.Watermark // events that a former queue has finished
+	originSequence string
+	last           int64 // the last assigned id
+	sequence       string
+	first          bool // no destination has a position
+}
+
+func (s *starts) read(ctx context.Context, tx pgx.Tx) error {
+	var open string
+	err := tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
+		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+outboxsql.SQLSequence+` AS now) AS s`).
+		Scan(&s.origin.Head, &open, &s.originSequence, &s.sequence, &s.last, &s.first)
+	if err != nil {
+		return err
 	}
+	s.origin.Open, err = tail.ParseRanges(open)
+	return err
+}
+
+// position returns the position with which a destination begins, or the unrouted scanner.
+func (s *starts) position(ctx context.Context, tx pgx.Tx, w *Wanted, missing []Wanted) (p newPosition, err error) {
+	p = newPosition{destination: w.Destination, from: w.Start, chosen: w.Start.Kind != engine.StartDefault, sequence: s.sequence}
+	switch {
+	case p.chosen:
+		p.head, err = s.chosen(ctx, tx, w.Start)
+		p.beyond = w.Start.Kind == engine.StartAtID && w.Start.ID-1 > p.head
+	case w.Destination == "":
+		err = s.scanner(ctx, tx, &p, missing)
+	case s.first: // the undelivered events of a former queue, or everything
+		p.head, p.open, p.sequence = s.origin.Head, s.origin.Open, s.originSequence
+	default:
+		p.from, p.head = engine.Start{Kind: engine.StartNow}, s.last
+		p.open, err = uncommitted(ctx, tx, s.last)
+	}
+	return p, err
+}
+
+// chosen returns the id after which a destination begins by its start_from.
+func (s *starts) chosen(ctx context.Context, tx pgx.Tx, from engine.Start) (int64, error) {
+	switch from.Kind {
+	case engine.StartAtBeginning: // also the events of a former queue: a new destination has received none
+		return 0, nil
+	case engine.StartAtID: // an id that is not assigned yet would be taken for one that is assigned again
+		return min(from.ID-1, s.last), nil
+	case engine.StartAtTime:
+		first, err := store.FirstSince(ctx, tx, from.Time)
+		return first - 1, err
+	default: // now
+		return s.last, nil
+	}
+}
+
+// scanner sets where the unrouted scanner begins: at the first stored event. If all first destinations of the stream
+// have a start_from, the scanner begins at the lowest one, because no destination needs earlier events.
+func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing []Wanted) error {
+	p.head, p.open, p.sequence = s.origin.Head, s.origin.Open, s.originSequence
+	lowest := s.last
+	chosen := false
+	for i := range missing {
+		w := &missing[i]
+		switch {
+		case w.Destination == "":
+			continue
+		case w.Start.Kind == engine.StartDefault:
+			return nil
+		}
+		head, err := s.chosen(ctx, tx, w.Start)
+		if err != nil {
+			return err
+		}
+		lowest, chosen = min(lowest, head), true
+	}
+	if s.first && chosen && lowest > s.origin.Head {
+		p.head, p.open, p.sequence = lowest, nil, s.sequence
+	}
+	return nil
+}
+
+// storeRoutes stores the first routes of a destination. A destination without a start_from gets the older events that no
+// destination has read, and does not read the ids below its position. With a start_from it has no claim to them: its
+// routes count for all ids, and it has skipped those below its position, as a seek does.
+func (p *newPosition) storeRoutes(ctx context.Context, tx pgx.Tx, all []routes.Wanted, w routes.Wanted) error {
+	if !p.chosen {
+		return routes.Begin(ctx, tx, all, w, tail.Watermark{Head: p.head, Open: p.open})
+	}
+	if err := routes.Begin(ctx, tx, all, w, tail.Watermark{}); err != nil || p.head == 0 {
+		return err
+	}
+	return routes.Skip(ctx, tx, p.destination, 0, p.head)
+}
+
+const (
+	// searched is how many of the last ids are searched for events of open transactions, and maxUncommitted how many
+	// ranges of them a new destination gets. Beyond that it begins behind them.
+	searched       = 1_000_000
+	maxUncommitted = 4096
+
+	// sqlUncommitted returns the ids up to $1, and above $2, that the unrouted scanner has not passed, and that are not
+	// visible.
+	sqlUncommitted = `WITH unread AS (SELECT (open + int8multirange(int8range(head, greatest(head, $1), '(]'))) * int8multirange(int8range($2, $1, '(]')) AS ids
+	FROM outbox_positions WHERE destination = '' AND $1 > $2)
+SELECT (u.ids - coalesce((SELECT range_agg(int8range(e.id, e.id, '[]')) FROM unnest(u.ids) AS g
+	CROSS JOIN LATERAL (SELECT id FROM outbox_events WHERE id >= lower(g) AND id < upper(g)) AS e), '{}'))::text FROM unread AS u`
+)
+
+// uncommitted returns the ids up to the last one whose events may still be committed. A new destination reads them: an
+// event that is committed later belongs to all destinations of its route. The statement begins after the last id was
+// read, so all events that were committed by then are visible to it.
+func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error) {
+	var text string
+	err := tx.QueryRow(ctx, sqlUncommitted, last, max(0, last-searched)).Scan(&text)
+	switch {
+	case isNoRows(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("find the ids of open transactions: %w", err)
+	}
+	all, err := tail.ParseRanges(text)
+	return all[max(0, len(all)-maxUncommitted):], err
 }

@@ -42,6 +42,26 @@ func (l *log) begins(destination string) string {
 	return testdb.One[string](l.DB, l.Conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
 }
 
+// TestStartOfScanner: if all first destinations have a start_from, the unrouted scanner begins with the first of them.
+func TestStartOfScanner(t *testing.T) {
+	t.Parallel()
+	now, third := engine.Start{Kind: engine.StartNow}, engine.Start{Kind: engine.StartAtID, ID: 3}
+	for want, all := range map[string][]Wanted{
+		"10 {}": {wanted("a", now), {}},
+		"2 {}":  {{}, wanted("a", now), wanted("b", third)},
+		"0 {}":  {{}, wanted("a", now), wanted("b", engine.Start{})},
+	} {
+		l := newStream(t)
+		for range 10 {
+			l.Exec(insert)
+		}
+		l.create(all...)
+		if got := l.begins(""); got != want {
+			t.Errorf("it begins at %s, want %s", got, want)
+		}
+	}
+}
+
 // TestStart: the first destinations begin where the queue has ended, later ones at their Start, or now.
 func TestStart(t *testing.T) {
 	t.Parallel()
@@ -58,12 +78,13 @@ func TestStart(t *testing.T) {
 	l.create(Wanted{}, wanted("first", engine.Start{}), wanted("second", engine.Start{}), wanted("told", engine.Start{Kind: engine.StartNow}))
 	l.create(wanted("later", engine.Start{}), wanted("first", engine.Start{Kind: engine.StartAtID, ID: 1}),
 		wanted("beginning", engine.Start{Kind: engine.StartAtBeginning}), wanted("id", engine.Start{Kind: engine.StartAtID, ID: 3}),
+		wanted("unassigned", engine.Start{Kind: engine.StartAtID, ID: 999}),
 		wanted("time", at(5)), wanted("time of what is gone", at(6)),
 		wanted("long ago", at(-100)), wanted("future", at(100)))
 	for destination, want := range map[string]string{
 		"": "4 {[2,4)}", "first": "4 {[2,4)}", "second": "4 {[2,4)}", "told": "10 {}",
-		"later": "10 {}", "beginning": "0 {}", "id": "2 {}",
-		"time": "4 {}", "time of what is gone": "5 {}", "long ago": "1 {}", "future": "10 {}",
+		"later": "10 {[6,7)}", "beginning": "0 {}", "id": "2 {}",
+		"unassigned": "10 {}", "time": "4 {}", "time of what is gone": "5 {}", "long ago": "1 {}", "future": "10 {}",
 	} {
 		if got := l.begins(destination); got != want {
 			t.Errorf("%q begins at %s, want %s", destination, got, want)

@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -14,9 +13,12 @@ import (
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/flight"
 	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
+	"github.com/notifyd/notifyd/internal/withheld"
 )
 
 // stored owns the state of the rows of a shard: rows to write, running rows, aggregates to continue, and the time when
@@ -28,13 +30,15 @@ type stored struct {
 	progress *progress // the rows are written with the position
 
 	pending     writes
+	withheld    withheld.Set[writes]
 	running     map[int64]readRow // rows that were read, until their results are written
 	aggregates  aggregates.Set
-	dueCursor   dueCursor
-	dueAt       time.Time // time of the next search for due rows
-	dueTurn     bool      // due rows are searched before the table is read
-	failures    uint64    // the lane's failures before stored rows were read
-	readThrough int64     // no row is delivered before this id has been read; 0: no limit
+	due         deliveries.DueSearch
+	dueTurn     bool   // due rows are searched before the table is read
+	failures    uint64 // the lane's failures before stored rows were read
+	readThrough int64  // no row is delivered before this id has been read; 0: no limit
+	rowSize     wire.RowSize
+	untried     bool // most of the last due rows are written again without an attempt
 }
 
 // readRow is a row as it was read.
@@ -45,34 +49,82 @@ type readRow struct {
 
 func newStored(c *common, o *order, l *progress) stored {
 	return stored{
-		common: c, order: o, progress: l, running: make(map[int64]readRow), aggregates: aggregates.New(), dueCursor: dueStart(),
+		common: c, order: o, progress: l, running: make(map[int64]readRow), aggregates: aggregates.New(), due: deliveries.NewDueSearch(), withheld: withheld.NewSet[writes](),
 	}
 }
-
-// dueBy moves the search for due rows forward to a time.
-func (s *stored) dueBy(at time.Time) {
-	if at.Before(s.dueAt) {
-		s.dueAt = at
-	}
-}
-
-// searchNow makes the shard search for due rows now, from the first one.
-func (s *stored) searchNow() { s.dueAt, s.dueCursor = time.Time{}, dueStart() }
 
 // pendingWritten drops the pending rows, which are now written. Until then the table has their old state, which must
 // not be taken for deliveries to make.
 func (s *stored) pendingWritten() {
+	if s.pending.then&checksBuried != 0 {
+		s.checkBuried()
+	}
+	if s.pending.isReported() {
+		s.e.poke(true) // the notification does not arrive while the relay has no connection that listens
+	}
 	for i := range s.pending.rows {
 		r := &s.pending.rows[i]
 		delete(s.running, r.EventID)
 		if r.State == deliveries.Retry {
-			s.dueBy(time.Now().Add(r.Delay))
+			s.due.By(time.Now().Add(r.Delay))
+		}
+		if r.Own {
+			s.due.Rewind(r.available)
 		}
 	}
 	for _, id := range s.pending.removed {
 		delete(s.running, id)
 	}
+	if s.pending.then&searches != 0 {
+		s.due.By(time.Now())
+	}
 	s.pending = writes{}
+}
+
+// withhold keeps rows that were refused.
+func (s *stored) withhold(w writes) {
+	s.withheld.Rows.join(w)
+	s.withheld.Wait()
+	for _, r := range w.rows {
+		s.withheld.Hold(s.order.queue(r.Key), r.EventID)
+	}
+	for _, id := range w.removed {
+		s.withheld.Hold(s.order.queue(s.running[id].key), id)
+	}
+}
+
+// retryWithheld makes the withheld rows pending again, if their time has come.
+func (s *stored) retryWithheld() {
+	if s.withheld.Rows.empty() || time.Now().Before(s.withheld.Until()) {
+		return
+	}
+	rows, names := s.withheld.Take()
+	s.pending.join(rows)
+	for i := range rows.rows {
+		s.aggregates.Pending(s.order.keyOf(rows.rows[i].Key), s.order.queue(rows.rows[i].Key))
+	}
+	for _, name := range names {
+		s.aggregates.Move(s.order.keyOf(name), name, aggregates.Parked) // its later rows may wait for nothing
+	}
+	s.progress.dirty = true
+}
+
+// nothingWithheld records that all rows are written.
+func (s *stored) nothingWithheld() {
+	if s.withheld.Rows.empty() && s.withheld.Ended() {
+		s.e.accepted(s.reportSingle())
+	}
+}
+
+// checkBuried makes the shard check the aggregates whose rows were just written. One of the rows is a dead letter that a
+// person has made during the attempt, and the later rows of its aggregate may wait for nothing.
+func (s *stored) checkBuried() {
+	for i := range s.pending.rows {
+		r := &s.pending.rows[i]
+		if key := s.order.keyOf(r.Key); !r.fresh && key != (dispatch.Key{}) {
+			s.aggregates.Move(key, s.order.queue(r.Key), aggregates.Parked)
+		}
+	}
 }
 
 // markRunning records that a row was read. It is not read again until its result is written.
@@ -118,6 +170,9 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
 		if a.Row {
 			s.pending.remove(id)
+			if a.Event.DeadLetter != nil {
+				s.pending.then |= searches
+			}
 			if a.Verdict == dispatch.VerdictDelivered && (a.Event.Replay > 0 || replay.IsKey(s.running[id].key)) {
 				s.pending.acked = append(s.pending.acked, id)
 			}
@@ -143,45 +198,91 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 	}
 }
 
-// maxPending bounds the rows that wait to be written with the position.
-const maxPending = 5000
+const (
+	// maxPending bounds the rows that wait to be written with the position.
+	maxPending = 5000
+	// maxUntried bounds them, and the due rows of one read, while most due rows are written again without an attempt. The
+	// next events of the table wait for the write.
+	maxUntried = 250
+)
 
-// dueCursor is a place in the order of due rows.
-type dueCursor struct {
-	at pgtype.Timestamptz
-	id int64
+// mustWrite reports whether the pending rows must be written before more rows are read.
+func (s *stored) mustWrite() bool {
+	limit := maxPending
+	if s.untried {
+		limit = maxUntried
+	}
+	return len(s.pending.rows) >= limit
 }
 
-// dueStart is before all rows.
-func dueStart() dueCursor {
-	return dueCursor{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
-}
-
-// readDue returns up to n due rows after the cursor, and whether there may be more. It keeps at least one row, and no
-// more than batch_bytes of events.
+// readDue returns up to n rows that the search for due rows reads next, and whether there may be more. It keeps at least
+// one row, and no more than batch_bytes of events.
 func (s *stored) readDue(ctx context.Context, conn *session.Conn, n int) (all []deliveries.Row, more bool, err error) {
+	if s.untried {
+		n = min(n, maxUntried)
+	}
+	n = s.rowSize.Rows(n, s.e.limits.Bytes)
+	began := time.Now()
+	after, upto := s.due.Next(began)
 	var cut bool
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
-		all, cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, s.dueCursor.at, s.dueCursor.id, c.Rows, s.lane.Destination().Blocks())
+		all, cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, after.At, after.ID, c.Rows, s.lane.Destination().Blocks(), upto)
 		return err
 	})
-	if err != nil {
+	s.saw(all, err)
+	switch {
+	case store.IsCanceled(err) && s.due.Canceled():
+		return nil, s.due.InSpan(), nil
+	case err != nil:
 		return nil, false, fmt.Errorf("read due deliveries of %q: %w", s.name, err)
 	}
+
+	var last *deliveries.Cursor
+	if len(all) > 0 {
+		row := &all[len(all)-1]
+		last = &deliveries.Cursor{At: row.At, ID: row.Event.ID}
+	}
+	s.due.Read(time.Since(began), last)
 	return all, retreated || cut || len(all) == n, nil
 }
 
-// nextDue returns the time until the next row after the cursor is due, and false without such a row.
-func (s *stored) nextDue(ctx context.Context, conn *session.Conn) (time.Duration, bool, error) {
-	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue(s.order), s.name, s.dueCursor.at, s.dueCursor.id).Scan(&us)
-	switch {
-	case isNoRows(err):
-		return 0, false, nil
-	case err != nil:
-		return 0, false, fmt.Errorf("find when deliveries of %q are due: %w", s.name, err)
+// saw records how large the rows of a read were.
+func (s *stored) saw(all []deliveries.Row, err error) {
+	if err != nil {
+		s.rowSize.Failed()
+		return
 	}
-	return max(0, time.Duration(us)*time.Microsecond), true, nil
+
+	size := 0
+	for i := range all {
+		size += flight.EventSize(&all[i].Event)
+	}
+	s.rowSize.Saw(len(all), size)
+}
+
+// endSearch plans the next read of due rows after the last row was read. It reports whether to read again at once.
+func (s *stored) endSearch(ctx context.Context, conn *session.Conn) (more bool, err error) {
+	if s.due.InSpan() {
+		return s.due.SpanEnded(time.Now()), nil
+	}
+
+	var now pgtype.Timestamptz
+	var us *int64
+	end := s.due.End()
+	poll := s.e.limits.PollInterval
+	err = conn.QueryRow(ctx, sqlNextDue(s.order), s.name, end.At, end.ID, poll.Microseconds()).Scan(&now, &us)
+	if err != nil {
+		return false, fmt.Errorf("find when deliveries of %q are due: %w", s.name, err)
+	}
+	wait := poll
+	if us != nil {
+		wait = min(wait, time.Duration(*us)*time.Microsecond)
+	}
+	if wait <= 0 {
+		s.due.Resume(end)
+		return true, nil // a row has become due since the read
+	}
+	return s.due.Reached(time.Now(), now, wait), nil
 }
 
 const (
@@ -200,31 +301,10 @@ func (s *stored) unwritten(rows []deliveries.Row) bool {
 	})
 }
 
-// planDue records the position and time of the next search for due rows.
-func (s *stored) planDue(ctx context.Context, conn *session.Conn, rows []deliveries.Row, more bool) error {
-	if len(rows) > 0 {
-		last := &rows[len(rows)-1]
-		s.dueCursor = dueCursor{last.At, last.Event.ID}
-	}
-	if more {
-		return nil
-	}
-	wait, known, err := s.nextDue(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if wait = min(wait, s.e.limits.PollInterval); !known {
-		wait = s.e.limits.PollInterval
-	}
-	s.searchNow()
-	s.dueAt = time.Now().Add(wait)
-	return nil
-}
-
 // foundNone records that no rows are due now. A person may have discarded the dead letter in front of a total order's
 // queue. In other orders the discard makes the next row due.
 func (s *stored) foundNone() {
-	if s.totalHeld() && !s.lane.Order(s.order.totalKey).Busy {
+	if s.totalHeld() && !s.lane.Order(s.order.totalKey).Busy && s.withheld.Rows.empty() {
 		s.aggregates.Move(s.order.totalKey, totalName, aggregates.Free)
 	}
 }
@@ -238,7 +318,8 @@ func (s *stored) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.
 	leads, waits := s.order.leads(r)
 	key, name := s.order.keyOf(r.Key), s.order.queue(r.Key)
 	if waits {
-		// Not the first of its queue. This occurs only in a table that was a queue, or had another order.
+		// Not the first of its queue. This occurs in a table that was a queue, or had another order, and behind a dead
+		// letter that blocks and that a person has made.
 		waiting := r.Entry(s.name, deliveries.Parked)
 		waiting.Key = s.order.nameOf(r)
 		s.addPending(entry{Entry: waiting}, key)
@@ -271,7 +352,12 @@ func (s *stored) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []
 	if r.Missing {
 		later := r.Entry(s.name, deliveries.Retry)
 		later.Delay, later.Class, later.Err = s.e.missing.Met(s.name, r.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
-		s.addPending(entry{Entry: later}, s.order.keyOf(r.Key))
+		key := s.order.keyOf(r.Key)
+		s.addPending(entry{Entry: later}, key)
+		if leads && key != (dispatch.Key{}) {
+			// The row may have been restored while the shard was at work, with others of its aggregate behind it.
+			s.lane.SetRows(key, dispatch.SomeRows)
+		}
 		s.progress.dirty = true
 		return all
 	}
@@ -282,7 +368,7 @@ func (s *stored) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []
 	}
 	d := dispatch.Delivery{Event: &r.Event, Refused: r.Refused, Failures: r.Failures, Row: true, Leads: leads, Since: s.failures, Delayed: r.Delay != 0, Waited: true}
 	if !r.Lasts() && !replay.IsKey(r.Key) { // replayed events do not expire
-		d.Expires = s.lane.Destination().Expires(r.Event.CreatedAt, r.Available())
+		d.Expires = s.lane.Destination().Expires(r.Written, r.Available())
 	}
 	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
 	if d.Key = s.order.keyOf(r.Key); s.order.unnamed(r.Key) {
@@ -331,11 +417,13 @@ type firstRows struct {
 
 // readFirst reads the first rows of aggregates that are ready, n at most.
 func (s *stored) readFirst(ctx context.Context, conn *session.Conn, n int) (read firstRows, err error) {
+	n = s.rowSize.Rows(n, s.e.limits.Bytes)
 	some := s.aggregates.Take(min(maxQueues, n))
 	_, err = wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
 		read, err = s.readSome(ctx, conn, some[:min(len(some), c.Rows)], c)
 		return err
 	})
+	s.saw(read.rows, err)
 	if err != nil {
 		read.of, err = nil, fmt.Errorf("read the stored deliveries of %q: %w", s.name, err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/withheld"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -44,7 +45,11 @@ type unroutedScanner struct {
 	skipped map[string]bool
 	warned  map[string]bool // types whose lack of a route has been logged
 	pending []unroutedEvent
-	rescan  bool // there may be rows whose type has gained a route
+	// withheld has rows that the database refuses.
+	withheld withheld.Set[[]unroutedEvent]
+	rescan   bool // there may be rows whose type has gained a route
+	// covered is the id up to which a read has looked for all gaps since the routes were loaded.
+	covered int64
 	dirty   bool
 	yielded bool  // there is more to read, but other shards wait for the connection
 	gapIDs  int64 // ids in gaps after the last read
@@ -67,7 +72,7 @@ type unroutedEvent struct {
 
 func newUnroutedScanner(e *Engine, p position.Position) *unroutedScanner {
 	r := &unroutedScanner{
-		e: e, pos: p, wake: make(chan struct{}, 1), reader: tail.NewReader(p.Head, p.Open, e.writers),
+		e: e, pos: p, wake: make(chan struct{}, 1), withheld: withheld.NewSet[[]unroutedEvent](), reader: tail.NewReader(p.Head, p.Open, e.writers), covered: math.MinInt64,
 		routes: routes.NewTable(nil), skipped: make(map[string]bool), warned: make(map[string]bool), gapWait: routerGapPoll,
 	}
 	r.hint.Store(true)
@@ -119,13 +124,20 @@ func (r *unroutedScanner) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSaveWithin)
 	defer cancel()
+	r.pos.WriteWhole()
 	return r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.save(ctx, conn) })
 }
 
 func (r *unroutedScanner) wait(ctx context.Context) {
 	next := r.nextAt
-	if r.dirty {
+	switch {
+	case r.pos.Behind(): // no delivery depends on it
+		next = earlier(next, r.savedAt.Add(r.e.limits.PollInterval))
+	case r.dirty:
 		next = earlier(next, r.savedAt.Add(saveEvery))
+	}
+	if len(r.withheld.Rows) > 0 {
+		next = earlier(next, r.withheld.Until())
 	}
 	if scan, ok := r.reader.NextScan(); ok {
 		if pause := r.savedAt.Add(followEvery); scan.Before(pause) && !r.destinationWaits() {
@@ -145,27 +157,31 @@ func (r *unroutedScanner) wait(ctx context.Context) {
 // work reads all available events, and hands out events that have gained a route.
 func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 	if !time.Now().Before(r.checkAt) {
-		if err := r.pos.CheckIDs(ctx, conn, tail.Watermark{Head: r.reader.Head(), Open: r.reader.Gaps()}); err != nil {
+		if err := r.pos.CheckIDs(ctx, conn, r.e.Log, tail.Watermark{Head: r.reader.Head(), Open: r.reader.Gaps()}); err != nil {
 			return err
 		}
 		r.checkAt = time.Now().Add(r.e.limits.PollInterval)
 	}
+
 	start := time.Now()
 	r.yielded = false
 	for full := true; full && ctx.Err() == nil; {
 		if r.yielded = r.e.pool.mustYield(start); r.yielded {
 			return nil
 		}
+
 		if r.seek.Swap(false) || time.Since(r.loaded) >= r.e.limits.PollInterval {
 			if err := r.load(ctx, conn); err != nil {
 				return err
 			}
 		}
+
 		if r.canFinish() {
 			if err := r.handOut(ctx, conn); err != nil {
 				return err
 			}
 		}
+
 		if r.follow() && !r.destinationWaits() && time.Since(r.readAt) < r.e.limits.PollInterval {
 			err := r.save(ctx, conn)
 			if err == nil {
@@ -174,20 +190,25 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 			r.nextAt = time.Now().Add(followEvery)
 			return err
 		}
+
 		var err error
 		began := time.Now()
 		if full, err = r.read(ctx, conn); err != nil {
 			return err
 		}
+
 		if full && (r.e.Polling() || r.e.loading.Load() > 0) && !r.destinationWaits() {
 			r.pause(ctx, routerShare*time.Since(began))
 		}
-		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
+
+		due := len(r.withheld.Rows) > 0 && !time.Now().Before(r.withheld.Until())
+		if due || r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
 			if err := r.save(ctx, conn); err != nil {
 				return err
 			}
 		}
 	}
+
 	if err := r.handOut(ctx, conn); err != nil {
 		return err
 	}
@@ -252,13 +273,16 @@ func (r *unroutedScanner) canFinish() bool {
 	return false
 }
 
-// complete returns the routes of destinations that wait only for stored events: the scanner has read all ids that they
-// had passed.
+// complete returns the routes of destinations that wait only for stored events: the scanner has read all events that
+// they had passed. Gaps do not delay it, if a read after the begin of the routes has not found their events. Then each
+// of these ids is dead, or its event was not committed when the routes began: the destination has the id among its own
+// open ids, and reads the event itself.
 func (r *unroutedScanner) complete() iter.Seq[*routes.Range] {
 	return func(yield func(*routes.Range) bool) {
 		head, gaps := r.reader.Head(), r.reader.Gaps()
 		for to := range r.routes.Waiting() {
-			if to.From.Within(head, gaps) && !yield(to) {
+			read := to.From.Head <= r.covered || to.From.Within(head, gaps)
+			if read && !yield(to) {
 				return
 			}
 		}
@@ -300,7 +324,7 @@ func (r *unroutedScanner) load(ctx context.Context, conn *session.Conn) error {
 	}
 	r.loaded = time.Now()
 	if !r.routes.Is(all) {
-		r.routes, r.rescan = routes.NewTable(all), true
+		r.routes, r.rescan, r.covered = routes.NewTable(all), true, math.MinInt64
 		r.skip, r.skipped = nil, make(map[string]bool)
 	}
 	return nil
@@ -313,7 +337,7 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 	head := r.reader.Head()
 	b, err := r.reader.Read(ctx, conn, tail.Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip, Assigned: r.e.last.Load()})
 	if err != nil {
-		r.reader = tail.NewReader(r.reader.Head(), r.reader.Gaps(), r.e.writers)
+		r.reader = r.reader.After(r.reader.Head(), r.reader.Gaps())
 		return false, err
 	}
 	for i := range b.Events {
@@ -335,6 +359,9 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 	}
 	if !b.Full {
 		r.extendHead()
+	}
+	if r.covered = max(r.covered, b.Last); !b.Full {
+		r.covered = r.reader.Head()
 	}
 	gapIDs := r.reader.Gaps().IDs()
 	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs
@@ -394,37 +421,90 @@ func (r *unroutedScanner) maySkip(eventType string) {
 const sqlUnrouted = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
 SELECT p.id, '', p.type, 'unrouted' FROM unnest($1::bigint[], $2::text[]) AS p(id, type) ON CONFLICT DO NOTHING`
 
-// save writes the position and the rows of events without a route.
+// save writes the position and the rows of events without a route. It withholds rows that the database refuses alone.
 func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
+	if len(r.withheld.Rows) > 0 && !time.Now().Before(r.withheld.Until()) {
+		again, _ := r.withheld.Take()
+		r.pending = append(r.pending, again...)
+		r.dirty, r.rescan = true, true // their types may have gained a route
+	}
 	if !r.dirty {
 		return nil
 	}
-	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0)
+	withheldBefore := len(r.withheld.Rows)
+	err := r.write(ctx, conn, r.pending, nil)
+	if session.IsOfRow(err) && len(r.pending) > 0 && !conn.IsClosed() {
+		err = r.saveInHalves(ctx, conn, err)
+	}
+	if err != nil {
+		return wholeOf(err)
+	}
+	r.e.report(reportRouter, nil)
+	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
+	r.pending, r.savedAt = nil, time.Now()
+	r.saves++
+	if len(r.withheld.Rows) == 0 && r.withheld.Ended() {
+		r.e.accepted(reportRouter + ", single events")
+	}
+	return nil
+}
+
+// saveInHalves withholds the rows that the database refuses, and writes the others. The next save passes these.
+func (r *unroutedScanner) saveInHalves(ctx context.Context, conn *session.Conn, refusal error) error {
+	refused, err := session.InHalves(r.pending, func(some []unroutedEvent) error { return r.write(ctx, conn, some, r.pending) })
+	switch {
+	case err != nil:
+		return err
+	case len(refused) == 0:
+		return refusal
+	case len(r.withheld.Rows)+len(refused) > withheld.Max:
+		return fmt.Errorf("%w: %w", withheld.ErrTooMany, refused[0].Err)
+	}
+	for _, one := range refused {
+		r.withheld.Name(ctx, r.e.log, one.Item.id, "", one.Err)
+		r.withheld.Rows = append(r.withheld.Rows, one.Item)
+	}
+	r.withheld.Wait()
+	r.e.report(reportRouter+", single events", &withheld.Error{Event: refused[0].Item.id, N: len(refused), Err: refused[0].Err})
+	return session.ForgetIgnored(ctx, conn.Conn, refused[0].Err)
+}
+
+// write writes rows and the position in one transaction. The ids in open are open, as the withheld ones are.
+func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, open []unroutedEvent) error {
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(open), 0)
 		switch {
-		case err != nil:
-			return err
-		case !ok:
-			return position.ErrFenced
-		case len(r.pending) == 0:
+		case err != nil || !ok:
+			return wholeError{cmp.Or(err, position.ErrFenced)}
+		case len(rows) == 0:
 			return nil
 		}
-		ids, types := make([]int64, len(r.pending)), make([]string, len(r.pending))
-		for i, p := range r.pending {
+		ids, types := make([]int64, len(rows)), make([]string, len(rows))
+		for i, p := range rows {
 			ids[i], types[i] = p.id, p.eventType
 		}
-		if _, err := tx.Exec(ctx, sqlUnrouted, ids, types); err != nil {
+		tag, err := tx.Exec(ctx, sqlUnrouted, ids, types)
+		if err == nil && tag.RowsAffected() < int64(len(ids)) { // some have rows, or a write was ignored
+			var stored int64
+			err = tx.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries WHERE event_id = ANY($1::bigint[]) AND destination = ''`, ids).Scan(&stored)
+			if err == nil && stored < int64(len(ids)) {
+				err = &session.IgnoredError{Statement: "store events without a route", Rows: int64(len(ids)), Changed: stored}
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("store events without a route: %w", err)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+}
+
+// open returns the open ids of the position: the gaps, some events, and those whose rows are withheld.
+func (r *unroutedScanner) open(some []unroutedEvent) tail.Ranges {
+	open := r.reader.Gaps()
+	for _, e := range slices.Concat(some, r.withheld.Rows) {
+		open.Add(tail.Range{From: e.id, To: e.id})
 	}
-	r.e.report(reportRouter, nil)
-	r.pending, r.dirty, r.savedAt = nil, false, time.Now()
-	r.saves++
-	return nil
+	return open
 }
 
 func (r *unroutedScanner) publish() {
@@ -432,6 +512,7 @@ func (r *unroutedScanner) publish() {
 	r.figures.Store(&observe.PositionStats{
 		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: r.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: r.reader.GapStats().Oldest, Saved: r.saves, SavedAt: r.savedAt,
+		OpenRanges: int64(gaps.Len()),
 	})
 }
 
@@ -485,19 +566,19 @@ func (r *unroutedScanner) handOut(ctx context.Context, conn *session.Conn) error
 // begun yet stay.
 func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (moved bool, err error) {
 	if r.rescan {
-		types, err := r.routedTypes(ctx, conn)
-		if err != nil {
-			return false, err
-		}
-		for after := int64(math.MinInt64); len(types) > 0 && ctx.Err() == nil; {
-			all, err := r.hand(ctx, conn, sqlWaiting, types, after, handBatch)
+		for page := ""; ; {
+			types, next, err := r.routedTypes(ctx, conn, page)
 			if err != nil {
 				return moved, err
 			}
-			if len(all.read) == 0 {
+			some, err := r.handTypes(ctx, conn, types)
+			moved = moved || some
+			if err != nil {
+				return moved, err
+			}
+			if page = next; page == "" || ctx.Err() != nil {
 				break
 			}
-			moved, after = true, slices.Max(all.read)
 		}
 		r.rescan = ctx.Err() != nil
 	}
@@ -514,13 +595,25 @@ func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (m
 	return moved, nil
 }
 
-// routedTypes returns the types of rows without a route that have gained one.
-func (r *unroutedScanner) routedTypes(ctx context.Context, conn *session.Conn) ([]string, error) {
-	types, err := deliveries.UnroutedTypes(ctx, conn, func(t string) bool { return r.routes.Gotten(r.routes.Of(t)) })
-	if err != nil {
-		return nil, fmt.Errorf("list event types without a route: %w", err)
+// handTypes hands out the stored events of some types, in order.
+func (r *unroutedScanner) handTypes(ctx context.Context, conn *session.Conn, types []string) (moved bool, err error) {
+	for after := int64(math.MinInt64); len(types) > 0 && ctx.Err() == nil; {
+		all, err := r.hand(ctx, conn, sqlWaiting, types, after, handBatch)
+		if err != nil || len(all.read) == 0 {
+			return moved, err
+		}
+		moved, after = true, slices.Max(all.read)
 	}
-	return types, nil
+	return moved, nil
+}
+
+// routedTypes returns the types of rows without a route that have gained one, among a page of types.
+func (r *unroutedScanner) routedTypes(ctx context.Context, conn *session.Conn, page string) (types []string, next string, err error) {
+	types, next, err = deliveries.UnroutedTypes(ctx, conn, page, func(t string) bool { return r.routes.Gotten(r.routes.Of(t)) })
+	if err != nil {
+		return nil, "", fmt.Errorf("list event types without a route: %w", err)
+	}
+	return types, next, nil
 }
 
 // hand hands out some rows, and returns the rows that it has read.
@@ -528,7 +621,7 @@ func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query st
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		// Locks the position against a successor. Proves that this relay owns it, and that the loaded routes are
 		// current.
-		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
+		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(nil), 0); err != nil || !ok {
 			return cmp.Or(err, position.ErrFenced)
 		}
 		rows, err := tx.Query(ctx, query, args...)
@@ -620,16 +713,49 @@ func (r *unroutedScanner) addRows(all *handover, e *delivery.Event, decided bool
 // when they got their route.
 func (r *unroutedScanner) finish(ctx context.Context, conn *session.Conn) (finished bool, err error) {
 	for to := range r.complete() {
+		r.pos.WriteWhole()
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
+			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(nil), 0); err != nil || !ok {
 				return cmp.Or(err, position.ErrFenced)
+			}
+			if away, err := r.away(ctx, tx, to); err != nil || away {
+				return cmp.Or(err, errAway)
 			}
 			return routes.Handed(ctx, tx, to)
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, errAway):
+			continue
+		case err != nil:
 			return finished, fmt.Errorf("finish handing out: %w", err)
 		}
 		to.Handed, finished = true, true
 	}
 	return finished, nil
+}
+
+// errAway means that a destination must wait for a detached partition.
+var errAway = errors.New("a partition with events from before the route is detached")
+
+// away reports whether gaps below the begin of the routes lie in no partition: their events may be committed, and come
+// back with the partition.
+func (r *unroutedScanner) away(ctx context.Context, tx pgx.Tx, to *routes.Range) (bool, error) {
+	head, gaps := r.reader.Head(), r.reader.Gaps()
+	if to.From.Within(head, gaps) {
+		return false, nil
+	}
+
+	// A plain table has neither partitions nor the function that finds ids outside of them.
+	var isPartitioned bool
+	err := tx.QueryRow(ctx, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass`).Scan(&isPartitioned)
+	if err != nil || !isPartitioned {
+		return false, err
+	}
+
+	var text string
+	if err := tx.QueryRow(ctx, `SELECT outbox_away()::text`).Scan(&text); err != nil {
+		return false, err
+	}
+	away, err := tail.ParseRanges(text)
+	return err == nil && !to.From.Within(head, gaps.And(away)), err
 }

@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/session"
@@ -67,5 +70,25 @@ func TestAcknowledgedWhileWritten(t *testing.T) {
 	}
 	if got := stored(); got != "7 {} 1" || sh.progress.due() {
 		t.Errorf("in the end written is %s", got)
+	}
+}
+
+// TestWrittenAndRemoved: after a seek an event is read again, fails, and becomes a row, while its earlier row is delivered.
+// Both outcomes may be in one write, which no trigger has ignored.
+func TestWrittenAndRemoved(t *testing.T) {
+	t.Parallel()
+	for _, fresh := range []bool{true, false} {
+		l := newLog(t)
+		l.Exec(insert)
+		l.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'all', 'a', 'retry')`)
+		var w writes
+		w.put(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: 1}, EventType: "a", State: deliveries.Retry}, fresh: fresh})
+		w.remove(1)
+		w.remove(1) // by the event that was read again
+
+		err := pgx.BeginFunc(t.Context(), l.Conn, func(tx pgx.Tx) error { return w.write(t.Context(), tx, "all", 0, "") })
+		if rows := testdb.One[int](l.DB, l.Conn, `SELECT count(*) FROM outbox_deliveries`); err != nil || rows != 0 {
+			t.Errorf("fresh %t: %v, %d rows are left", fresh, err, rows)
+		}
 	}
 }

@@ -11,9 +11,14 @@
 //     began after the gap was found lists the gap's open writers. Each later scan keeps those that still hold the lock.
 //  3. When no writer is left, the gap is clear. A read that begins after that scan has ended finds the committed events of the
 //     gap. The ids that it does not find are dead.
+//  4. While all writers of a gap stay open, and two scans have found each of them, reads leave the gap out. One read after the
+//     scan has found the events of all other writers. Each later statement tests whether a writer has ended. If one has, the
+//     read is repeated, and none leaves anything out before the next scan.
 //
 // A scan first reads an assigned id, one of the last, so it lists the writers of all ids up to there. Gaps that a later read finds
 // among these ids need no scan of their own: the rolled-back inserts of a backlog are dead at the next read.
+//
+// Reads also leave out ids above the head, up to the assigned id of a scan, while the writers of that scan stay open.
 //
 // # Proof that no event is missed
 //
@@ -24,6 +29,12 @@
 // scan lists it. When a scan no longer lists it, it has ended, and a commit is visible before its locks are released. A
 // statement that begins then sees the row, or the row does not exist. The proof uses no clock and no unrelated
 // transaction.
+//
+// Assume that a statement leaves g out. The last scan that changed the list of g's writers ended before a read R began, and
+// R covered g. Each unlisted writer had ended before R, so R found its events. The other events of g belong to listed
+// writers. A snapshot shows a row only if the top-level transaction of the row is not in progress in the snapshot. The
+// statement tests its own snapshot for the transaction ids of all these writers. If one of them has ended, the reader discards
+// the answer, and reads again with all gaps. So leaving g out changes neither the time nor the order in which events are read.
 //
 // No read waits: a gap delays neither the head nor anything above it. Its event is read when it commits. An event x may
 // be read after an event y with a higher id only if x was committed after y. A shard with a total order delivers nothing
@@ -38,6 +49,11 @@
 //   - The lock of the sequence, not of the table. A session that has drawn and not yet inserted does not lock the table.
 //     TestWhichLock loses events with that lock, and with scan and rows in one statement.
 //   - Prepared transactions have no pid. PREPARE may rename a writer, so if one has gone, any prepared one replaces it.
+//   - Transaction ids. A writer locks its id, and PREPARE keeps the id. A writer without an id has not written yet: the gaps of its
+//     group are read. Subtransactions have higher ids, and a snapshot lists only top-level transactions. So the id of a
+//     subtransaction would be safe in place of its parent's: the reader would leave nothing out.
+//   - Ids that return. A person may insert an id into a gap that is left out, or attach a partition that has it. So a read
+//     covers all gaps every 10 s, or less often if such reads are slow.
 //   - Readers that follow. A reader may take over the ids that another reader has seen, in one snapshot after the other, gaps included.
 //     Neither reader has seen these ids, and a scan that begins afterwards lists their writers.
 //   - Writers are kept in memory. Their names end with the server life (pg_postmaster_start_time). Then, and at a take-over, a
@@ -62,6 +78,8 @@
 //     if they are odd: no gap ends then. ALTER SEQUENCE waits for sessions that have drawn, and gives the sequence another file,
 //     at which sessions discard their ids in advance. After the cure the proof holds again. outboxsql.CheckIDs, at each start and
 //     once a second, finds the visible violations: a standby, a subscription, CACHE, ids that a writer chose.
+//   - Rows that are hidden from the role. A policy of row level security hides committed rows, and the read would declare their ids
+//     dead. Each session of a relay sets row_security = off, so PostgreSQL refuses such a read.
 //   - Chosen ids. The read stops at the last assigned id. It reads that id from the sequence (outbox_last_id) after its snapshot,
 //     and only if there is a row: an id above the sequence makes no gap.
 //
@@ -69,7 +87,8 @@
 //
 // A scan is two statements for all readers, every 50 ms at most, and never more than a twentieth of the time. For a gap
 // whose writer stays open, it runs every second. Gaps are ranges: a bulk insert that was rolled back is one, and so is
-// the jump to the next day's ids. A read with gaps is an index lookup per gap. Of event types in [Query.Skip] the
+// the jump to the next day's ids. A read with gaps is an index lookup per gap that is not left out. It walks over
+// uncommitted events in a gap, and above the head, until the second scan and the read after it. Of event types in [Query.Skip] the
 // statement returns only the id.
 //
 // # Files

@@ -20,9 +20,14 @@ type fetch struct {
 	query Query
 	began uint64 // count of the WriterScanner
 	limit int
+	above int64 // rows above the head begin after this id
 	upto  int64
-	gaps  []gap // gaps that rows may still fill
-	head  int64 // the highest id so far
+	every []gap   // gaps that the query reaches
+	gaps  []gap   // gaps that are read
+	xids  []int64 // transactions for which the other ids wait
+	head  int64   // the highest id so far
+	ended bool    // one of these transactions has ended
+	took  time.Duration
 
 	decoder   wire.Events
 	batch     Batch
@@ -58,10 +63,11 @@ const (
 )
 
 // shape distinguishes the statements of a reader: with or without gaps, skipped types, and a shard; whether the read
-// may pass the ids known to be assigned (beyond); and up to which size events are read.
+// may pass the ids known to be assigned (beyond), and leaves out ids that wait for transactions (waits); and up to which
+// size events are read.
 type shape struct {
-	gaps, skip, shard, beyond bool
-	limit                     int
+	gaps, skip, shard, beyond, waits bool
+	limit                            int
 }
 
 // name returns the name of the prepared statement. All reads of a connection have one limit, except reads of events
@@ -80,10 +86,59 @@ func (s shape) name() string {
 	if s.beyond {
 		name += "_beyond"
 	}
+	if s.waits {
+		name += "_waits"
+	}
 	if s.limit < 0 {
 		name += fmt.Sprint("_careful", -s.limit)
 	}
 	return name
+}
+
+// firstParam returns the number of the first parameter after those that select the events.
+func (s shape) firstParam() int {
+	switch {
+	case s.shard:
+		return 7
+	case s.skip:
+		return 5
+	default:
+		return 4
+	}
+}
+
+// ended returns the begin of the rows: a row without an id if one of the transactions has ended in the snapshot of the
+// statement. Then the events that it has committed are visible to the statement, but among the ids that it leaves out.
+func (s shape) ended(source string) string {
+	if !s.waits {
+		return ""
+	}
+
+	n := s.firstParam()
+	if s.gaps {
+		n += 2
+	}
+	return `SELECT ` + source + fmt.Sprintf(` FROM (SELECT WHERE EXISTS (SELECT FROM pg_current_snapshot() AS now, unnest($%d::bigint[]) AS x
+			WHERE pg_visible_in_snapshot(x::text::xid8, now))) AS ended LEFT JOIN outbox_events ON false
+		UNION ALL `, n)
+}
+
+// rows returns the rows of the statement.
+func (s shape) rows(source string) string {
+	head := sqlHead + sqlOrder
+	if s.beyond {
+		head = sqlHead + sqlAssigned + sqlOrder
+	}
+
+	first := s.firstParam()
+	switch {
+	case s.gaps:
+		return s.ended(source) + fmt.Sprintf(sqlGaps, source, first, first+1) + head + `) LIMIT $3::bigint`
+	case s.waits:
+		return s.ended(source) + `(SELECT ` + source + head + `)`
+	default:
+		return `SELECT ` + source + head
+	}
 }
 
 // statement returns the statement.
@@ -93,24 +148,11 @@ func (s shape) statement() string {
 	if s.shard {
 		return s.statementOfShard(append(columns, `hash`))
 	}
-	all := `SELECT id, ` + strings.Join(columns, ", ") + ` FROM (`
-	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
-	each := wire.EventSource + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
-	some := sqlSkip + `, ` + wire.EventBytes(limit, " AND event_type <> ALL($4::text[])") + ` AS bytes`
-	head := sqlHead + sqlOrder
-	if s.beyond {
-		head = sqlHead + sqlAssigned + sqlOrder
+	if s.skip {
+		wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
+		return wanted + s.rows(sqlSkip+`, `+wire.EventBytes(limit, " AND event_type <> ALL($4::text[])")+` AS bytes`) + `) AS e`
 	}
-	switch {
-	case s.gaps && s.skip:
-		return wanted + fmt.Sprintf(sqlGaps, some, 5, 6) + head + `) LIMIT $3::bigint) AS e`
-	case s.gaps:
-		return all + fmt.Sprintf(sqlGaps, each, 4, 5) + head + `) LIMIT $3::bigint) AS e`
-	case s.skip:
-		return wanted + `SELECT ` + some + head + `) AS e`
-	default:
-		return all + `SELECT ` + each + head + `) AS e`
-	}
+	return `SELECT id, ` + strings.Join(columns, ", ") + ` FROM (` + s.rows(wire.EventSource+`, `+wire.EventBytes(limit, "")+` AS bytes`) + `) AS e`
 }
 
 // statementOfShard returns the statement of a shard. The list of skipped types may be empty.
@@ -118,39 +160,52 @@ func (s shape) statementOfShard(columns []string) string {
 	hash := outboxsql.Hash("")
 	source := wire.EventSource + `, event_type = ANY($4::text[]) OR ` + hash + ` % $5::bigint <> $6::bigint AS skip, ` +
 		wire.EventBytes(s.limit, ` AND event_type <> ALL($4::text[]) AND `+hash+` % $5::bigint = $6::bigint`) + ` AS bytes, ` + hash + ` AS hash`
-	head := sqlHead + sqlOrder
-	if s.beyond {
-		head = sqlHead + sqlAssigned + sqlOrder
-	}
-	wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
-	if s.gaps {
-		return wanted + fmt.Sprintf(sqlGaps, source, 7, 8) + head + `) LIMIT $3::bigint) AS e`
-	}
-	return wanted + `SELECT ` + source + head + `) AS e`
+	return `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (` + s.rows(source) + `) AS e`
 }
 
 // shape returns the shape of the fetch's statement.
 func (p *fetch) shape() shape {
-	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, shard: p.query.Shard.Of > 0, beyond: p.upto > max(p.head, p.query.Assigned), limit: p.query.EventBytes}
+	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, shard: p.query.Shard.Of > 0, beyond: p.upto > max(p.head, p.query.Assigned), waits: len(p.xids) > 0, limit: p.query.EventBytes}
 }
 
 // read runs the statement of its shape. If an event cannot be read, it reads fewer, and then that event alone without
-// its payload.
+// its payload. If ids that were left out need no longer wait, it reads again, with them.
 func (p *fetch) read(ctx context.Context, conn *session.Conn, g *gaps, statement func(shape) string) error {
+	began := time.Now()
 	begin := *p
-	_, err := wire.Retreat(p.limit, p.query.EventBytes, func(c wire.Care) error {
+	retreat := func() error {
+		_, err := wire.Retreat(p.limit, p.query.EventBytes, func(c wire.Care) error {
+			*p = begin
+			p.limit, p.query.EventBytes, p.refused = c.Rows, c.EventBytes, c.Why
+			return p.run(ctx, conn, g, statement(p.shape()))
+		})
+		return err
+	}
+
+	err := retreat()
+	if err == nil && p.ended {
+		begin.reachEvery()
 		*p = begin
-		p.limit, p.query.EventBytes, p.refused = c.Rows, c.EventBytes, c.Why
-		return p.run(ctx, conn, g, statement(p.shape()))
-	})
+		err = retreat()
+		p.ended = true
+	}
+	p.took = time.Since(began)
 	return err
+}
+
+// reachEvery makes the fetch read all that its query reaches.
+func (p *fetch) reachEvery() {
+	p.gaps, p.above, p.xids = p.every, p.head, nil
+	if n := len(p.gaps); n > 0 && p.query.Reach == ReachFirstGap {
+		p.upto = p.gaps[n-1].To
+	}
 }
 
 // run runs the statement of its shape, within a bounded time. It does not end with ctx.
 func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
 	defer cancel()
-	params := [][]byte{wire.Int8(p.head), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
+	params := [][]byte{wire.Int8(p.above), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
 	formats := wire.EventFormats()
 	if shard := p.query.Shard; shard.Of > 0 {
 		params = append(params, wire.TextArray(p.query.Skip), wire.Int8(int64(shard.Of)), wire.Int8(int64(shard.Number)))
@@ -159,8 +214,11 @@ func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string
 		params = append(params, wire.TextArray(p.query.Skip))
 	}
 	if len(p.gaps) > 0 {
-		low, high := g.params(len(p.gaps))
+		low, high := g.params(p.gaps)
 		params = append(params, low, high)
+	}
+	if len(p.xids) > 0 {
+		params = append(params, wire.AppendInt8Array(nil, p.xids))
 	}
 	begin := ""
 	if p.holds {
@@ -209,6 +267,9 @@ func (p *fetch) hold(ctx context.Context, conn *session.Conn) error {
 func (p *fetch) take(rows *pgconn.ResultReader) error {
 	for rows.NextRow() {
 		row := rows.Values()
+		if p.ended = p.ended || row[wire.ColumnID] == nil; p.ended {
+			continue
+		}
 		n := wire.Size(row)
 		p.rows, p.size = p.rows+1, p.size+n
 		if p.truncated = p.truncated || p.full(row, n); p.truncated {
@@ -268,6 +329,7 @@ func (p *fetch) keep(id int64, row [][]byte) error {
 	if err := p.decoder.Decode(&b.Events[len(b.Events)-1], row); err != nil {
 		return err
 	}
+	b.Clock = p.decoder.Clock
 	if err := cmp.Or(p.refused, wire.TooLarge(row[wire.ColumnBytes], p.query.EventBytes)); err != nil {
 		if b.Refused == nil {
 			b.Refused = make(map[int64]error)

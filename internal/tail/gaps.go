@@ -29,9 +29,16 @@ type gapGroup struct {
 	// the gaps were found, or after their ids were assigned, and at every later scan. Empty before such a scan. Never
 	// stored.
 	writers  []Writer
-	clearAt  uint64 // end of the first scan without any writer, 0 before
-	lastLeft uint64 // the last read that left one of the gaps
+	xids     []int64 // transaction ids of the writers, nil if one of them is unknown
+	listed   uint64  // end of the last scan that changed writers
+	searched uint64  // begin of the last read that found all visible events of the gaps
+	clearAt  uint64  // end of the first scan without any writer, 0 before
+	lastLeft uint64  // the last read that left one of the gaps
 }
+
+// waits reports whether the gaps need not be read before one of the transactions in xids has ended: a read that began
+// after the list of writers was made has found what all others have committed.
+func (m *gapGroup) waits() bool { return len(m.xids) > 0 && m.searched > m.listed }
 
 // gap is a range of invisible ids at or below the head. A piece of it has the same group.
 type gap struct {
@@ -45,14 +52,18 @@ type gaps struct {
 	groups []*gapGroup // the groups of all gaps, each once
 	// assigned has the ids up to one that the sequence had assigned before a scan: first the clear ids, then the ids that
 	// wait for the writers of a scan. A gap that is found among them needs no new scan. A group without ids is nil.
-	assigned  [2]gap
+	assigned [2]gap
+	// above has the ids up to one that the sequence had assigned before a scan, for ids above the head: reads begin after
+	// them while they wait. A group without ids is nil.
+	above     gap
+	findAbove bool   // the next scan determines above
 	low, high []byte // parameters of the statement, nil if stale
 }
 
-// params returns the bounds of the first n gaps as two arrays. The bounds of all gaps are kept for the next read.
-func (g *gaps) params(n int) (low, high []byte) {
-	if n < len(g.all) {
-		return bounds(g.all[:n])
+// params returns the bounds of some gaps as two arrays. The bounds of all gaps are kept for the next read.
+func (g *gaps) params(some []gap) (low, high []byte) {
+	if len(some) < len(g.all) {
+		return bounds(some)
 	}
 	if g.low == nil {
 		g.low, g.high = bounds(g.all)
@@ -85,7 +96,7 @@ func (g *gaps) add(ranges []Range, m *gapGroup) {
 			ranges = ranges[1:]
 		}
 		part := *m
-		part.writers, part.clearAt = a.writers, a.clearAt
+		part.writers, part.xids, part.listed, part.clearAt = a.writers, a.xids, a.listed, a.clearAt
 		g.addGroup(known, &part)
 	}
 	g.addGroup(ranges, m)
@@ -101,6 +112,40 @@ func (g *gaps) addGroup(ranges []Range, m *gapGroup) {
 	}
 	g.groups = append(g.groups, m)
 	g.low = nil
+}
+
+// toRead returns the gaps to read, and the transactions that the other gaps wait for.
+func (g *gaps) toRead() (some []gap, xids []int64) {
+	for _, m := range g.groups {
+		if m.waits() {
+			xids = append(xids, m.xids...)
+		}
+	}
+	if xids == nil {
+		return g.all, nil
+	}
+
+	for _, a := range g.all {
+		if !a.waits() {
+			some = append(some, a)
+		}
+	}
+	slices.Sort(xids)
+	return some, slices.Compact(xids)
+}
+
+// stopWaiting has reads cover all gaps until the next scan: a transaction that is waited for has ended, so each read would
+// be repeated.
+func (g *gaps) stopWaiting() {
+	for _, m := range g.groups {
+		m.xids = nil
+	}
+	for _, a := range g.assigned {
+		if a.gapGroup != nil {
+			a.xids = nil
+		}
+	}
+	g.above = gap{}
 }
 
 // first returns how many gaps a [ReachFirstGap] read covers: all clear gaps before the first gap that is not clear, or
@@ -199,17 +244,20 @@ func (m *gapGroup) dead(began uint64) bool { return m.clearAt > 0 && began > m.c
 
 // apply applies a scan. Gaps that were found before it began get its writers, or lose the writers that have ended.
 func (g *gaps) apply(l *WriterScan) {
-	rest := make(map[*Writer][]Writer) // by set of writers, which many groups share
+	first := remainingWriters{l.Writers, l.numbers(l.Writers), true}
+	rest := make(map[*Writer]remainingWriters) // by set of writers, which many groups share
 	apply := func(m *gapGroup) {
-		if len(m.writers) == 0 {
-			m.writers = l.Writers
-		} else {
-			left, ok := rest[&m.writers[0]]
-			if !ok {
-				left = l.remaining(m.writers)
-				rest[&m.writers[0]] = left
+		now := first
+		if len(m.writers) > 0 {
+			var known bool
+			if now, known = rest[&m.writers[0]]; !known {
+				now = l.remain(m.writers)
+				rest[&m.writers[0]] = now
 			}
-			m.writers = left
+		}
+		m.writers, m.xids = now.writers, now.xids
+		if now.changed {
+			m.listed = l.ended
 		}
 		if len(m.writers) == 0 {
 			m.clearAt = l.ended
@@ -223,6 +271,7 @@ func (g *gaps) apply(l *WriterScan) {
 	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // someone may have set the sequence back
 		g.assigned = [2]gap{}
 	}
+	g.applyAbove(l, apply)
 	// Keep the writers of an earlier scan until all have ended: while transactions overlap, no scan is empty.
 	for range 2 {
 		if g.assigned[1].gapGroup == nil {
@@ -235,12 +284,28 @@ func (g *gaps) apply(l *WriterScan) {
 	}
 }
 
+// applyAbove applies a scan to the ids above the head.
+func (g *gaps) applyAbove(l *WriterScan, apply func(*gapGroup)) {
+	if l.assigned < g.above.To { // someone may have set the sequence back
+		g.above = gap{}
+	}
+	if g.findAbove {
+		g.above, g.findAbove = gap{Range{To: l.assigned}, new(gapGroup)}, false
+	}
+	if g.above.gapGroup == nil {
+		return
+	}
+	if apply(g.above.gapGroup); g.above.clearAt > 0 {
+		g.above = gap{}
+	}
+}
+
 // forget drops all writers: their names have become meaningless.
 func (g *gaps) forget() {
 	for _, m := range g.groups {
-		m.writers, m.clearAt = nil, 0
+		m.writers, m.xids, m.clearAt = nil, nil, 0
 	}
-	g.assigned = [2]gap{}
+	g.assigned, g.above = [2]gap{}, gap{}
 }
 
 func byTransaction(a, b Writer) int { return strings.Compare(a.Transaction, b.Transaction) }

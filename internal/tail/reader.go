@@ -16,10 +16,14 @@ import (
 const (
 	// readTimeout bounds one read. It exceeds the statement_timeout, so that the server gives up first.
 	readTimeout = 15 * time.Second
-	// rowGuess is the assumed size of a row before the first read, in bytes.
-	rowGuess = 16 << 10
 	// ahead is how far a read after a full one may reach, in multiples of the limit.
 	ahead = 8
+	// searchEvery is how often all gaps are read, although they wait: a person may insert an event with an id in a gap.
+	// searchShare bounds the share of time that these reads take to 1/searchShare.
+	searchEvery = 10 * time.Second
+	searchShare = 20
+	// slowRead is how much more time than a scan a read takes that probably walks over uncommitted events above the head.
+	slowRead = 20 * time.Millisecond
 )
 
 var (
@@ -87,6 +91,8 @@ type Batch struct {
 	Hashes []int64
 	// Refused has, by id, why events were not read and must not be delivered; nil if all were read.
 	Refused map[int64]error
+	// Clock is the database's clock at the read.
+	Clock wire.Clock
 	// Seen is the number of rows, including rows of types to skip.
 	Seen int
 	// Bytes is the size of the kept rows.
@@ -111,11 +117,13 @@ type Reader struct {
 	server       server // server of the last scan
 	began        uint64 // begin of the last scan
 	scannedAt    time.Time
+	scanTook     time.Duration // the time of the last scan
 	names        wire.Names
-	rowBytes     int     // assumed size of a row, in bytes
-	rowsPerEvent float64 // assumed number of rows read per event, at least 1
-	full         bool    // the last read was full
-	expected     int     // expected events of the next read: as many as in the last
+	rowSize      wire.RowSize
+	rowsPerEvent float64   // assumed number of rows read per event, at least 1
+	full         bool      // the last read was full
+	expected     int       // expected events of the next read: as many as in the last
+	searchAt     time.Time // the next read of all gaps
 	failed       bool
 	begun        *begun // the read that was begun and not taken, or nil
 
@@ -133,11 +141,20 @@ type begun struct {
 // NewReader returns a reader that continues after head, and with the open ids below: ids that were in flight and
 // invisible ids. w numbers its reads, and makes the scans for [Reader.Apply].
 func NewReader(head int64, open Ranges, w *WriterScanner) *Reader {
-	r := &Reader{writers: w, head: head, rowBytes: rowGuess, rowsPerEvent: 1}
+	r := &Reader{writers: w, head: head, rowsPerEvent: 1}
 	below := slices.Clone(open)
 	below.Remove(Range{head + 1, math.MaxInt64}) // ids above head are read anyway
 	r.gaps.add(below, &gapGroup{found: w.count.Add(1), since: time.Now()})
 	return r
+}
+
+// After returns a reader that takes the place of r after an error, and continues after head with the open ids below. Its
+// reads are smaller: the failed one may have been too large to end in time.
+func (r *Reader) After(head int64, open Ranges) *Reader {
+	n := NewReader(head, open, r.writers)
+	n.rowSize = r.rowSize
+	n.rowSize.Failed()
+	return n
 }
 
 // Head returns the highest id that was seen.
@@ -189,7 +206,13 @@ func (r *Reader) FirstGap() int64 {
 
 // NextScan returns when a scan is worth its cost for the current gaps; false without such gaps. A scan is useful only
 // if a read follows.
-func (r *Reader) NextScan() (at time.Time, ok bool) { return r.gaps.next(r.scannedAt, r.reads) }
+func (r *Reader) NextScan() (at time.Time, ok bool) {
+	at, ok = r.gaps.next(r.scannedAt, r.reads)
+	if again := r.scannedAt.Add(scanAtLeast); r.gaps.findAbove && (!ok || again.Before(at)) {
+		return again, true
+	}
+	return at, ok
+}
 
 // NeedsScan reports whether the time of [Reader.NextScan] has come.
 func (r *Reader) NeedsScan(now time.Time) bool {
@@ -208,7 +231,7 @@ func (r *Reader) Apply(l *WriterScan) {
 	if l.server != r.server {
 		r.gaps.forget()
 	}
-	r.began, r.server = l.began, l.server
+	r.began, r.server, r.scanTook = l.began, l.server, l.took
 	r.gaps.apply(l)
 }
 
@@ -300,18 +323,59 @@ func (r *Reader) Take() (Batch, error) {
 // newFetch returns a read that begins now.
 func (r *Reader) newFetch(q Query) fetch {
 	r.reads++
-	p := fetch{query: q, began: r.writers.count.Add(1), gaps: r.gaps.all, head: r.head, last: math.MinInt64}
+	p := fetch{query: q, began: r.writers.count.Add(1), every: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
 	p.holds = r.gaps.anyDead(p.began)
 	if q.Reach == ReachFirstGap {
-		p.gaps = p.gaps[:r.gaps.first(p.began)]
+		p.every = p.every[:r.gaps.first(p.began)]
 	}
 	p.limit, p.upto = r.bounds(q)
-	if q.Reach == ReachFirstGap && len(p.gaps) > 0 {
-		p.upto = p.gaps[len(p.gaps)-1].To
+	p.reachEvery()
+	if !q.Passed && time.Now().Before(r.searchAt) {
+		r.leaveWaiting(&p)
 	}
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))
 	return p
+}
+
+// leaveWaiting restricts a read to ids that do not wait for open transactions.
+func (r *Reader) leaveWaiting(p *fetch) {
+	if p.query.Reach == ReachFirstGap {
+		if len(p.every) == 1 && p.every[0].waits() {
+			p.gaps, p.xids, p.upto = nil, p.every[0].xids, p.every[0].From-1
+		}
+		return
+	}
+
+	p.gaps, p.xids = r.gaps.toRead()
+	if a := r.gaps.above; a.gapGroup != nil && a.To > r.head && a.waits() {
+		p.above = a.To
+		p.xids = append(p.xids, a.xids...)
+	}
+}
+
+// searched records that a read has found all visible events of the gaps: those that it has left out have none.
+func (r *Reader) searched(p *fetch) {
+	if p.query.Reach != ReachFirstGap {
+		for _, m := range r.gaps.groups {
+			m.searched = p.began
+		}
+	}
+	if p.xids == nil {
+		r.searchAt = time.Now().Add(max(searchEvery, searchShare*p.took))
+	}
+}
+
+// searchedAbove records a read of all visible events above the head. After a slow read, a scan finds the ids above the head
+// that wait for open transactions, unless the last scan has found them.
+func (r *Reader) searchedAbove(p *fetch) {
+	a := r.gaps.above
+	leftOut := p.above != r.head
+	if a.gapGroup != nil {
+		a.searched = p.began
+	}
+	helps := a.gapGroup != nil && !leftOut && a.To > p.head && a.waits()
+	r.gaps.findAbove = p.took > r.scanTook+slowRead && !helps
 }
 
 // finish applies a read that has ended.
@@ -344,9 +408,7 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	if (len(q.Skip) > 0 || q.Shard.Of > 1) && q.Rows > limit {
 		limit = int(min(float64(q.Rows), max(1, float64(limit)*r.rowsPerEvent)))
 	}
-	if q.Bytes > 0 {
-		limit = min(limit, max(1, 2*q.Bytes/r.rowBytes))
-	}
+	limit = r.rowSize.Rows(limit, 2*q.Bytes)
 	if r.full && r.head < math.MaxInt64-ahead*int64(limit) {
 		upto = r.head + ahead*int64(limit)
 	}
@@ -378,13 +440,22 @@ func (r *Reader) advance(p *fetch) {
 	default:
 		r.gaps.read(p.hits, horizon, p.began, p.detached)
 	}
+	if !p.query.Passed && (!cut || p.last > r.head) {
+		r.searched(p)
+	}
+	if p.ended {
+		r.gaps.stopWaiting()
+	}
+	if !p.query.Passed && !cut && p.upto == math.MaxInt64 {
+		r.searchedAbove(p)
+	}
 	if len(p.missing) > 0 && !p.query.Passed {
 		r.gaps.add(p.missing, &gapGroup{found: r.writers.count.Add(1), since: time.Now(), read: r.reads})
 	}
 	r.head, r.expected = p.head, len(p.batch.Events)
 	r.full = cut
 	if p.rows > 0 {
-		r.rowBytes = max(1, p.size/p.rows, r.rowBytes/2)
+		r.rowSize.Saw(p.rows, p.size)
 		r.rowsPerEvent = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}

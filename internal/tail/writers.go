@@ -40,10 +40,20 @@ var errNoSequence = errors.New("outbox_events.id has no sequence")
 // All of this requires that each session draws ids when it needs them. A scan of another sequence fails: ids that its
 // sessions have in advance cannot be seen. A sequence that was changed and changed back is fine: ALTER SEQUENCE waits
 // for sessions that have drawn, and sessions lose the ids that they have in advance.
-const sqlWriters = `SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + outboxsql.SQLOddSequence + `)
+//
+// The last column is the transaction id, NULL before the first write. A transaction locks its own id and those of its
+// subtransactions; its own is the oldest. pg_locks has 32 bits of an id. The distance from the next id gives the rest.
+const sqlWriters = `WITH locks AS MATERIALIZED (SELECT locktype, relation, database, virtualtransaction, pid, transactionid::text::bigint AS xid FROM pg_locks
+	WHERE granted AND (locktype = 'relation' AND mode = 'RowExclusiveLock' OR locktype = 'transactionid' AND mode = 'ExclusiveLock')),
+numbers AS (SELECT virtualtransaction, ` + sqlOldest + ` AS xid
+	FROM locks, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS n) AS next WHERE locktype = 'transactionid' GROUP BY virtualtransaction)
+SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + outboxsql.SQLOddSequence + `), x.xid
 FROM (SELECT to_regclass(%s)::oid AS seq) AS s
-LEFT JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.mode = 'RowExclusiveLock' AND l.granted
-	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+LEFT JOIN locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+LEFT JOIN numbers AS x ON x.virtualtransaction = l.virtualtransaction`
+
+// sqlOldest finds the oldest transaction id. xid is the lower half of each id, and n is the next id.
+const sqlOldest = `min(n) - max(((n - xid + 2147483648) & 4294967295) - 2147483648)`
 
 // sqlLast reads an id that the sequence has assigned, in a statement before sqlWriters. In one statement PostgreSQL could
 // read pg_locks first, and miss the writer of an id that is assigned in between.
@@ -77,8 +87,35 @@ type WriterScan struct {
 	began, ended uint64 // counts of the [WriterScanner]
 	server       server
 	assigned     int64 // an assigned id, one of the last, read before pg_locks
+	took         time.Duration
 
 	Writers []Writer // sorted
+
+	// xids are the transaction ids, by Writer.Transaction, of writers that have one and that the scan before has found as
+	// well. Most of the others end soon, and then reads that wait for them would be repeated.
+	xids map[string]int64
+}
+
+// has reports whether a scan has found a writer; l may be nil.
+func (l *WriterScan) has(h Writer) bool {
+	if l == nil {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(l.Writers, h, byTransaction)
+	return found
+}
+
+// numbers returns the transaction ids of some writers. It returns nil if one of them is unknown.
+func (l *WriterScan) numbers(writers []Writer) []int64 {
+	var xids []int64
+	for _, h := range writers {
+		xid, has := l.xids[h.Transaction]
+		if !has {
+			return nil
+		}
+		xids = append(xids, xid)
+	}
+	return xids
 }
 
 // BeganAfter reports whether the scan began after a tick of [WriterScanner.Tick].
@@ -114,6 +151,20 @@ func (l *WriterScan) remaining(before []Writer) []Writer {
 		left = slices.Compact(left)
 	}
 	return left
+}
+
+// remainingWriters are the writers of a group after a scan.
+type remainingWriters struct {
+	writers []Writer
+	xids    []int64
+	changed bool
+}
+
+// remain applies the scan to earlier writers.
+func (l *WriterScan) remain(before []Writer) remainingWriters {
+	writers := l.remaining(before)
+	same := slices.EqualFunc(writers, before, func(a, b Writer) bool { return a.Transaction == b.Transaction })
+	return remainingWriters{writers, l.numbers(writers), !same}
 }
 
 // WriterScanner finds transactions that may still write events, for any number of readers. It is safe for concurrent
@@ -155,6 +206,7 @@ func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier, life str
 	if err != nil {
 		return nil, fmt.Errorf("find open writers: %w", err)
 	}
+	l.took = took
 	w.last, w.life = l, life
 	return l, nil
 }
@@ -165,7 +217,7 @@ func (w *WriterScanner) Tick() uint64 { return w.count.Add(1) }
 func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*WriterScan, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scanTimeout, fmt.Errorf("the database did not answer within %v", scanTimeout))
 	defer cancel()
-	l := &WriterScan{began: w.count.Add(1)}
+	l := &WriterScan{began: w.count.Add(1), xids: make(map[string]int64)}
 	if err := conn.QueryRow(ctx, sqlLast).Scan(&l.assigned); err != nil {
 		return nil, err
 	}
@@ -177,7 +229,8 @@ func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*Writer
 	var started time.Time
 	var transaction, odd *string
 	var pid *int32
-	_, err = pgx.ForEachRow(rows, []any{&sequence, &started, &transaction, &pid, &odd}, func() error {
+	var xid *int64
+	_, err = pgx.ForEachRow(rows, []any{&sequence, &started, &transaction, &pid, &odd, &xid}, func() error {
 		switch {
 		case sequence == nil:
 			return errNoSequence
@@ -191,6 +244,9 @@ func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*Writer
 				h.PID = *pid
 			}
 			l.Writers = append(l.Writers, h)
+			if xid != nil && w.last.has(h) {
+				l.xids[h.Transaction] = *xid
+			}
 		}
 		return nil
 	})

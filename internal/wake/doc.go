@@ -3,7 +3,7 @@
 //
 // # States
 //
-//	Listening  the trigger notifies of each event. Polls find events without a notification.
+//	Listening  the trigger notifies of each event, because a session holds the listening lock. Polls find events without a notification.
 //	Polling    the relay reads without a pause, and the trigger is silent. At thousands of events per second a notification
 //	           costs writers more than it saves, because notifying transactions commit one after the other.
 //	Settling   the trigger notifies again, but silent transactions may still be open.
@@ -26,6 +26,10 @@
 // readers read once more after the answer, before the relay relies on notifications. Events written after the release
 // are announced. While the relay settles, its readers read at least once a second, so the events of silent writers wait
 // no longer.
+//
+// The trigger is also silent where no relay listens. A relay that begins to listen takes the listening lock, and then
+// calls [Machine.Poke]. So it leaves Polling, and settles, after that moment, and the writer had written before. Every
+// listening session holds that lock shared: the death of a relay silences no writer of another.
 //
 // Each engine asks its own question. A stream asks for the holders of the sequence's lock, and waits for other relays
 // that suppress the trigger. A queue asks whether all transactions have ended below an id that was drawn after the

@@ -21,6 +21,7 @@ const (
 	ColumnBytes
 	columnPayloadBytes
 	columnContentType
+	columnReadAt
 	EventWidth // number of columns
 )
 
@@ -42,7 +43,7 @@ func EventColumns(prefix string, limit int) []string {
 		clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
 	return []string{
 		name("event_type"), name("aggregate_type"), name("aggregate_id"), unread("payload"), unread("headers"),
-		prefix + "created_at", delay, name("traceparent"), prefix + "bytes", unread("payload_bytes"), name("content_type"),
+		prefix + "created_at", delay, name("traceparent"), prefix + "bytes", unread("payload_bytes"), name("content_type"), `clock_timestamp()`,
 	}
 }
 
@@ -50,7 +51,7 @@ func EventColumns(prefix string, limit int) []string {
 // json are the same in both formats.
 func EventFormats() []int16 {
 	f := make([]int16, EventWidth)
-	for _, column := range []int{ColumnID, columnCreatedAt, ColumnDelay, ColumnBytes, columnPayloadBytes} {
+	for _, column := range []int{ColumnID, columnCreatedAt, ColumnDelay, ColumnBytes, columnPayloadBytes, columnReadAt} {
 		f[column] = Binary
 	}
 	return f
@@ -59,6 +60,7 @@ func EventFormats() []int16 {
 // Events decodes the events of one statement. Their payloads and aggregate ids share memory.
 type Events struct {
 	Names    *Names // of all statements
+	Clock    Clock  // of the first event
 	payloads Arena
 	ids      Strings
 	typ, agg string // of the previous row: often the same
@@ -82,7 +84,11 @@ func (d *Events) Decode(e *delivery.Event, row [][]byte) (err error) {
 	if e.CreatedAt, err = DecodeTime(row[columnCreatedAt]); err != nil {
 		return fmt.Errorf("event %d: created_at: %w", e.ID, err)
 	}
-	return nil
+	if d.Clock.here.IsZero() {
+		d.Clock.here = time.Now()
+		d.Clock.database, err = DecodeTime(row[columnReadAt])
+	}
+	return err
 }
 
 // DecodeDelay reads [ColumnDelay] of an event that was delayed.

@@ -37,7 +37,7 @@ func Retreat(rows, limit int, read func(Care) error) (retreated bool, err error)
 	for c := (Care{Rows: rows, EventBytes: limit}); ; {
 		err := read(c)
 		switch {
-		case !unreadable(err):
+		case !IsUnreadable(err):
 			return c.Rows < rows || c.Why != nil, err
 		case c.Rows > 1:
 			c.Rows /= 2
@@ -51,9 +51,9 @@ func Retreat(rows, limit int, read func(Care) error) (retreated bool, err error)
 	}
 }
 
-// unreadable reports whether PostgreSQL could not read a value: the value is damaged, or the client's encoding cannot
+// IsUnreadable reports whether PostgreSQL could not read a value: the value is damaged, or the client's encoding cannot
 // represent it. If the error also ended the connection, the next read reports that.
-func unreadable(err error) bool {
+func IsUnreadable(err error) bool {
 	var answer interface{ SQLState() string } // of *pgconn.PgError, which this package does not import
 	if !errors.As(err, &answer) || len(answer.SQLState()) < 2 {
 		return false

@@ -75,7 +75,7 @@ func TestCollector(t *testing.T) {
 				Started: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
 			{Name: "down", Trouble: observe.Trouble{
-				DownSince: time.Now().Add(-time.Minute), NextProbe: time.Now().Add(time.Hour), FailingSince: time.Now().Add(-30 * time.Second), Failures: 1,
+				DownSince: time.Now().Add(-time.Minute), NextProbe: time.Now().Add(time.Hour), ThrottledUntil: time.Now().Add(time.Hour), ThrottledBy: 5, FailingSince: time.Now().Add(-30 * time.Second), Failures: 1,
 			}},
 			{Name: "b", Report: &delivery.Report{Connected: true, Blocked: true, Reason: "low on memory", Unconfirmed: 10}},
 		},
@@ -117,7 +117,7 @@ func TestCollector(t *testing.T) {
 			t.Errorf("%s = %v (%t), want %v", name, value, ok, want)
 		}
 	}
-	for name, least := range map[string]float64{"down_seconds down": 60, "next_probe_seconds down": 3000, "failing_seconds down": 30} {
+	for name, least := range map[string]float64{"down_seconds down": 60, "next_probe_seconds down": 3000, "throttled_seconds down": 3000, "throttled_by_event down": 5, "failing_seconds down": 30} {
 		if value := got["notifyd_destination_"+name]; value < least || value > least+1000 {
 			t.Errorf("%s = %v, want %v and little more", name, value, least)
 		}

@@ -11,26 +11,18 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 )
-
-// Entry holds the facts about an entry of a request that batching needs.
-type Entry struct {
-	// Size is in bytes, as the service counts.
-	Size int
-	// Line is the group or key whose order is kept as far as the service allows: entries behind
-	// a failed one wait. "" means no group.
-	Line string
-}
 
 // Sender delivers the events of a destination, as entries of type T.
 type Sender[T any] struct {
 	Conn *Conn
 	// MaxEntries and MaxBytes bound a request. An entry that is larger is sent alone.
 	MaxEntries, MaxBytes int
-	// Encode makes the entry for an event. Its errors are about the event, and
-	// permanent.
-	Encode func(e *delivery.Event) (T, Entry, error)
+	// Encode makes the entry for an event, and returns its size in bytes, as the service counts. Its errors are about the
+	// event, and permanent.
+	Encode func(e *delivery.Event) (entry T, size int, err error)
 	// Send sends one request, and returns the answers for its entries in their order, or the
 	// error of the SDK.
 	Send func(ctx context.Context, entries []T) ([]Answer, error)
@@ -48,13 +40,10 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 		return nil
 	}
 	entries := make([]T, len(events))
-	b := &batch{
-		maxEntries: s.MaxEntries, maxBytes: s.MaxBytes,
-		entries: make([]Entry, len(events)), errs: make([]error, len(events)), blocked: make(map[string]error),
-	}
+	b := &batch{maxEntries: s.MaxEntries, maxBytes: s.MaxBytes, sizes: make([]int, len(events)), errs: make([]error, len(events))}
 	for i, e := range events {
 		var err error
-		if entries[i], b.entries[i], err = s.Encode(e); err != nil {
+		if entries[i], b.sizes[i], err = s.Encode(e); err != nil {
 			b.errs[i] = s.Conn.out.Refuse(err)
 		}
 	}
@@ -95,33 +84,35 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 		}
 		return err
 	}
+	ctx = httpconn.ForEvents(ctx, events...)
 	b.run(ctx)
+	s.Conn.transport.Learn(ctx, b.errs...)
 	return b.errs
 }
 
-// batch is a call of Deliver: its entries and errors have an element for each event.
+// batch is a call of Deliver: its sizes and errors have an element for each event.
 type batch struct {
 	maxEntries, maxBytes int
-	entries              []Entry
-	errs                 []error
+
+	sizes []int
+	errs  []error
 	// send sends the entries with the given indexes in one request, and records the answers
 	// in errs. It returns the error of Classify, which is for all of them.
 	send func(ctx context.Context, chunk []int) error
-
-	blocked map[string]error // why nothing more goes to a line
 }
 
 // run sends the entries that have no error yet, in order: as many in each request as
-// fit.
+// fit. A refused entry holds no other back: services take entries behind one that they refuse,
+// so that only single events of a group have an order.
 func (b *batch) run(ctx context.Context) {
-	for next := 0; next < len(b.entries); {
+	for next := 0; next < len(b.sizes); {
 		var chunk []int
 		size := 0
-		for ; next < len(b.entries) && len(chunk) < b.maxEntries; next++ {
-			if b.errs[next] != nil || b.isBlocked(next) {
+		for ; next < len(b.sizes) && len(chunk) < b.maxEntries; next++ {
+			if b.errs[next] != nil {
 				continue
 			}
-			if size += b.entries[next].Size; size > b.maxBytes && len(chunk) > 0 {
+			if size += b.sizes[next]; size > b.maxBytes && len(chunk) > 0 {
 				break
 			}
 			chunk = append(chunk, next)
@@ -147,36 +138,12 @@ func (b *batch) fail(from int, err error) {
 	}
 }
 
-// isBlocked fails an entry whose line must wait for an earlier one.
-func (b *batch) isBlocked(i int) bool {
-	line := b.entries[i].Line
-	if line == "" {
-		return false
-	}
-	err, blocked := b.blocked[line]
-	if blocked {
-		b.errs[i] = fmt.Errorf("an earlier event of the same group has failed: %w", err)
-	}
-	return blocked
-}
-
-// block keeps later entries of a line back: an event that will be tried again must not be
-// overtaken. A dead one is not waited for.
-func (b *batch) block(i int) {
-	if err := b.errs[i]; err != nil && !delivery.IsPermanent(err) {
-		b.blocked[b.entries[i].Line] = err
-	}
-}
-
 // request sends one request, and smaller ones where an entry may have spoilt it. It returns an
 // error if nothing more can be sent now; then each entry of the chunk has its error.
 func (b *batch) request(ctx context.Context, chunk []int) error {
 	err := b.send(ctx, chunk)
 	switch {
 	case err == nil:
-		for _, i := range chunk {
-			b.block(i)
-		}
 		return nil
 	case !outcome.IsRefusal(err):
 		for _, i := range chunk {
@@ -185,7 +152,6 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 		return err
 	case len(chunk) == 1:
 		b.errs[chunk[0]] = outcome.Alone(err)
-		b.block(chunk[0])
 		return nil
 	}
 	// One of them is at fault: the others must not fail with it.
@@ -196,16 +162,7 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 		}
 		return err
 	}
-	var rest []int
-	for _, i := range chunk[mid:] {
-		if !b.isBlocked(i) {
-			rest = append(rest, i)
-		}
-	}
-	if len(rest) == 0 {
-		return nil
-	}
-	return b.request(ctx, rest)
+	return b.request(ctx, chunk[mid:])
 }
 
 // Answer is a service's answer about one entry; the zero value means that the
@@ -257,7 +214,7 @@ func (c *Conn) entryError(why Reason, others bool) error {
 	err := c.out.Line(outcome.Failure{Text: textOf(why.Code, why.Text), Cure: cure})
 	switch {
 	case class == outcome.Unknown && why.Ours:
-		return delivery.Permanent(err)
+		return outcome.Unclear.Mark(0, err)
 	case class == outcome.Unknown || slices.Contains(internalCodes(), code):
 		if others {
 			return err

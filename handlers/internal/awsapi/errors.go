@@ -20,13 +20,15 @@ import (
 // its like for the operations Publish, PutEvents and PutRecords, and CommonErrors.html next to them.
 func (s Service) codes() outcome.Table[string] {
 	return outcome.Table[string]{
+		{Codes: []string{"InvalidMessageContents", "BatchRequestTooLong", "RequestEntityTooLarge", "MalformedDetail"}, Class: outcome.Permanent},
+		// A parameter may be wrong for every event: settings that do not fit the place, an emulator that lacks a feature.
 		{
 			Codes: []string{
-				"InvalidMessageContents", "InvalidParameterValue", "InvalidParameterValueException", "InvalidParameterCombination", "InvalidParameter",
-				"InvalidParameterException", "ParameterValueInvalid", "MissingParameter", "BatchRequestTooLong", "InvalidAttributeValue", "InvalidAttributeName",
-				"RequestEntityTooLarge", "ValidationException", "ValidationError", "InvalidArgument", "InvalidArgumentException", "MalformedDetail",
+				"InvalidParameterValue", "InvalidParameterValueException", "InvalidParameterCombination", "InvalidParameter", "InvalidParameterException",
+				"ParameterValueInvalid", "MissingParameter", "InvalidAttributeValue", "InvalidAttributeName", "ValidationException", "ValidationError",
+				"InvalidArgument", "InvalidArgumentException",
 			},
-			Class: outcome.Permanent,
+			Class: outcome.Unclear, Cure: "look at the event, and at the settings of the " + s.Place,
 		},
 		{
 			Codes: []string{
@@ -102,9 +104,7 @@ func (s Service) lookUp(code string) (class outcome.Class, cure, short string) {
 // delivery, and rctx the context of the request.
 func (c *Conn) Classify(ctx, rctx context.Context, err error) error {
 	err = c.classify(ctx, rctx, err)
-	if delivery.IsUnavailable(err) {
-		c.transport.Renew()
-	}
+	c.transport.Learn(ctx, err)
 	return err
 }
 
@@ -172,17 +172,21 @@ func statusOf(err error) int {
 }
 
 // refused classifies an answer that is not a success. Unknown codes are classified by the
-// status, which for refused events is 400.
+// status, which for refused events is 400: what such a code means for other events is unclear.
 func (c *Conn) refused(api smithy.APIError, status int) error {
 	class, cure, _ := c.svc.lookUp(api.ErrorCode())
-	if class == outcome.Unknown && (api.ErrorFault() == smithy.FaultServer || status != http.StatusBadRequest) {
+	isEvents := api.ErrorFault() != smithy.FaultServer && status == http.StatusBadRequest
+	switch {
+	case class == outcome.Unknown && isEvents:
+		class = outcome.UnclearRetry
+	case class == outcome.Unknown:
 		class = outcome.Unavailable
 	}
 	f := outcome.Failure{Text: textOf(api.ErrorCode(), api.ErrorMessage()), Cure: cure}
 	if api.ErrorCode() == unknownError {
 		f.Text, f.Cure = outcome.Stranger(status, c.svc.Title)
 	}
-	if class == outcome.Unknown || class == outcome.Permanent {
+	if class.MayBeEvents() {
 		return &outcome.RefusalError{Class: class, Err: c.out.Line(f)}
 	}
 	return class.Mark(0, c.out.Line(f))

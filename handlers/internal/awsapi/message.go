@@ -131,17 +131,13 @@ func (e *MessageEncoder) Encode(ev *delivery.Event) (*Message, error) {
 	return out, nil
 }
 
-// Entry is Encode for a [Sender]. Only a FIFO place keeps an order.
-func (e *MessageEncoder) Entry(ev *delivery.Event) (*Message, Entry, error) {
-	m, err := e.Encode(ev)
-	switch {
-	case err != nil:
-		return nil, Entry{}, err
-	case e.fifo:
-		return m, Entry{Size: m.Size, Line: m.Group}, nil
-	default:
-		return m, Entry{Size: m.Size}, nil
+// Entry is Encode for a [Sender].
+func (e *MessageEncoder) Entry(ev *delivery.Event) (m *Message, size int, err error) {
+	m, err = e.Encode(ev)
+	if err != nil {
+		return nil, 0, err
 	}
+	return m, m.Size, nil
 }
 
 // MaxBytes returns the largest payload in bytes, or 0 if a template makes the body: the size

@@ -2,13 +2,17 @@ package httpconn_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 )
 
@@ -91,11 +95,83 @@ func TestAge(t *testing.T) {
 		close(release)
 		<-slow
 		expect(2)
-		tr.Renew() // it is a second too early
+		down := delivery.Unavailable(errors.New("503"))
+		tr.Learn(t.Context(), down) // it is a second too early
 		expect(2)
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
-		tr.Renew()
+		tr.Learn(t.Context(), nil)
+		tr.Learn(t.Context(), delivery.Permanent(errors.New("410")))
+		tr.Learn(t.Context(), errors.New("409"))
+		expect(2)
+		tr.Learn(t.Context(), down)
 		expect(3)
 		expect(3)
+		for i, err := range []error{delivery.Throttled(0, errors.New("429")), delivery.Unclear(errors.New("500"))} {
+			time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
+			tr.Learn(t.Context(), err)
+			expect(4 + i)
+		}
 	})
+}
+
+// TestRetries: an attempt after a counted failure does not go over a connection on which one has failed, also over
+// HTTP/2, and first attempts keep theirs.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, r.Proto+" "+r.RemoteAddr)
+			}))
+			server.EnableHTTP2 = version == "HTTP/2.0"
+			server.StartTLS()
+			defer server.Close()
+			base, ok := server.Client().Transport.(*http.Transport)
+			if !ok {
+				t.Fatalf("%T", server.Client().Transport)
+			}
+			tr := httpconn.New(base.Clone(), time.Hour)
+			defer tr.CloseIdleConnections()
+			get := func(attempt int, fails error) (from string) {
+				t.Helper()
+				ctx := httpconn.ForEvents(t.Context(), &delivery.Event{Attempt: 1}, &delivery.Event{Attempt: attempt})
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := tr.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close() //nolint:errcheck // it was read
+				text, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				protocol, from, _ := strings.Cut(string(text), " ")
+				if protocol != version {
+					t.Fatalf("the request went over %s", protocol)
+				}
+				tr.Learn(ctx, nil, fails)
+				return from
+			}
+			errRefused := errors.New("409")
+			first := get(1, errRefused)
+			seen := map[string]bool{first: true}
+			for range 4 {
+				from := get(2, errRefused)
+				if seen[from] {
+					t.Errorf("a retry went over the known connection %s", from)
+				}
+				seen[from] = true
+			}
+			if from := get(1, nil); from != first {
+				t.Errorf("a first attempt went over %s, and not over %s", from, first)
+			}
+			if one, two := get(5, nil), get(2, nil); one != two {
+				t.Errorf("a retry went over %s, although %s has not failed", two, one)
+			}
+		})
+	}
 }

@@ -57,14 +57,17 @@ func TestMark(t *testing.T) {
 		outcome.Unknown:      "retry after 1m0s",
 		outcome.Retry:        "retry after 1m0s",
 		outcome.Permanent:    "permanent",
-		outcome.Unavailable:  "unavailable",
+		outcome.Unavailable:  "unavailable after 1m0s",
 		outcome.Unauthorized: "unauthorized",
 		outcome.Throttled:    "throttled after 1m0s",
+		outcome.Unclear:      "unclear",
+		outcome.UnclearRetry: "unclear retry after 1m0s",
 	} {
 		err := class.Mark(time.Minute, io.EOF)
 		got := map[outcome.Class]string{
 			outcome.Retry: "retry", outcome.Permanent: "permanent", outcome.Unavailable: "unavailable",
 			outcome.Unauthorized: "unauthorized", outcome.Throttled: "throttled",
+			outcome.Unclear: "unclear", outcome.UnclearRetry: "unclear retry",
 		}[outcome.Of(err)]
 		if wait, ok := delivery.RetryDelay(err); ok {
 			got += " after " + wait.String()

@@ -24,11 +24,20 @@ const (
 	Unavailable               // delivery.Unavailable
 	Unauthorized              // delivery.Unauthorized
 	Throttled                 // delivery.Throttled
+	// Unclear is delivery.Unclear(delivery.Permanent): every event may be refused alike. Once another event was taken,
+	// the event is at fault, and no retry can help.
+	Unclear
+	// UnclearRetry is delivery.Unclear: the same, and a retry may help.
+	UnclearRetry
 )
 
 // Of returns the class of a marked error.
 func Of(err error) Class {
 	switch {
+	case delivery.IsUnclear(err) && delivery.IsPermanent(delivery.Proven(err)):
+		return Unclear
+	case delivery.IsUnclear(err):
+		return UnclearRetry
 	case delivery.IsPermanent(err):
 		return Permanent
 	case delivery.IsUnauthorized(err):
@@ -42,22 +51,43 @@ func Of(err error) Class {
 	}
 }
 
+// MayBeServer reports whether a marked error may be the fault of one of several servers behind a name, or of the way to
+// it: the next request begins on a new connection.
+func MayBeServer(err error) bool {
+	return delivery.IsUnavailable(err) || delivery.IsThrottled(err) || delivery.IsUnclear(err)
+}
+
 // Mark marks err with the class. wait is the pause that the server asked for, zero if none.
 func (c Class) Mark(wait time.Duration, err error) error {
 	switch c {
 	case Permanent:
 		return delivery.Permanent(err)
 	case Unavailable:
-		return delivery.Unavailable(err)
+		return delivery.Unavailable(Retry.Mark(wait, err))
 	case Unauthorized:
 		return delivery.Unauthorized(err)
 	case Throttled:
 		return delivery.Throttled(wait, err)
+	case Unclear:
+		return delivery.Unclear(delivery.Permanent(err))
+	case UnclearRetry:
+		return delivery.Unclear(Retry.Mark(wait, err))
 	default:
 		if wait > 0 {
 			return delivery.RetryAfter(wait, err)
 		}
 		return err
+	}
+}
+
+// MayBeEvents reports whether the event may be at fault. If the server refuses several events together, the caller then
+// finds out which.
+func (c Class) MayBeEvents() bool {
+	switch c {
+	case Unavailable, Unauthorized, Throttled:
+		return false
+	default:
+		return true
 	}
 }
 

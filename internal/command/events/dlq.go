@@ -15,13 +15,13 @@ import (
 func NewDeadLetters(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dlq",
-		Short: "List, show, replay, discard and edit dead letters",
+		Short: "List, show, replay, discard, edit and make dead letters",
 		Long: `dlq lists and changes dead letters: deliveries that were given up. It needs the
-database only: of the configuration file it reads database and retention. Its
-actions are recorded in outbox_audit.`,
+database only: of the configuration file it reads database and retention, bury also
+on_dead. Its actions are recorded in outbox_audit.`,
 		Example: "  notifyd dlq list --group\n  notifyd dlq show 42\n  notifyd dlq replay --destination mail --rate 50",
 	}
-	cmd.AddCommand(newDLQListCmd(a), newDLQShowCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a), newDLQEditCmd(a))
+	cmd.AddCommand(newDLQListCmd(a), newDLQShowCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a), newDLQEditCmd(a), newDLQBuryCmd(a))
 	return cmd
 }
 

@@ -90,7 +90,7 @@ func (d *dlqAction) register(cmd *cobra.Command) {
 	command.AddYes(cmd, &d.yes)
 	command.AddRate(cmd, &d.action.Rate)
 	flags := cmd.Flags()
-	flags.BoolVar(&d.all, "all", false, "all dead letters there are")
+	command.AddAll(cmd, &d.all)
 	flags.IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
 }
 
@@ -183,6 +183,8 @@ func (d *dlqAction) await(ctx context.Context, p printer, watch *ops.Watch, r op
 		return fmt.Errorf("%s died again", command.LetterCount(b.Dead))
 	case b.Gone+b.Discarded > 0:
 		return fmt.Errorf("%s not delivered: discarded, or removed without an acknowledgement", command.LetterCount(b.Gone+b.Discarded))
+	case r.Orphans > 0:
+		return fmt.Errorf("%s not replayed: the event is missing", command.LetterCount(r.Orphans))
 	}
 	return nil
 }

@@ -135,3 +135,36 @@ func (p printer) edited(id int64) error {
 	_, err := fmt.Fprintf(p.Out, "edited event %d: deliver it with `notifyd dlq replay %d`\n", id, id)
 	return err
 }
+
+func waitingCount(n int64) string {
+	if n == 1 {
+		return "1 waiting delivery"
+	}
+	return fmt.Sprintf("%d waiting deliveries", n)
+}
+
+func (p printer) waitingPreview(past string, r ops.BulkResult) error {
+	if p.JSON {
+		return p.Encode(waitingJSON{r.Matched, r.Done})
+	}
+	_, err := fmt.Fprintf(p.Out, "%s would be %s; nothing was done\n", waitingCount(r.Matched), past)
+	return err
+}
+
+func (p printer) waitingResult(past string, r ops.BulkResult) error {
+	if p.JSON {
+		return p.Encode(waitingJSON{r.Matched, r.Done})
+	}
+	text := "no waiting deliveries match"
+	if r.Matched > 0 {
+		text = fmt.Sprintf("%s %d of %s", past, r.Done, waitingCount(r.Matched))
+	}
+	_, err := fmt.Fprintln(p.Out, text)
+	return err
+}
+
+// waitingJSON is the result of an action on waiting deliveries.
+type waitingJSON struct {
+	Matched int64 `json:"matched"`
+	Done    int64 `json:"done"`
+}

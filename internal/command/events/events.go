@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
 
@@ -13,6 +15,8 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/daemon"
+	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -20,14 +24,14 @@ import (
 func NewEvents(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "List events, and show what became of them",
+		Short: "List events, show what became of them, try waiting ones again",
 		Long: `events shows for each event which destinations it was delivered to, where it is dead
 or waits, and for what. It needs the database only, and shows no more than the tables
 hold: a queue does not store which destinations an event was routed to, nor whether
 each has received it or passed it over by expires_after or a condition.`,
 		Example: "  notifyd events list --state dead --since 2h\n  notifyd events show 42",
 	}
-	cmd.AddCommand(newEventsListCmd(a), newEventsShowCmd(a))
+	cmd.AddCommand(newEventsListCmd(a), newEventsShowCmd(a), newEventsRetryCmd(a))
 	return cmd
 }
 
@@ -114,7 +118,7 @@ by the conditions (when) of the routes in the configuration file, if there is on
 				if err != nil {
 					return err
 				}
-				if err := f.filter(cmd.Context(), a, &e); err != nil {
+				if err := f.annotate(cmd.Context(), a, &e); err != nil {
 					cmd.PrintErrf("conditions of routes are left out: %v\n", err)
 				}
 				if !payload {
@@ -133,16 +137,37 @@ by the conditions (when) of the routes in the configuration file, if there is on
 	return cmd
 }
 
-// filter marks the destinations that an event is kept from by a condition of the configuration file. With
-// another database than the file's it does nothing.
-func (f *eventsFlags) filter(ctx context.Context, a *command.App, e *ops.Event) error {
+// annotate adds facts to an event that no table stores: conditions of the configuration file, and pauses that destinations
+// have requested. --database-url may name another database than the file does, so annotate does nothing then.
+func (f *eventsFlags) annotate(ctx context.Context, a *command.App, e *ops.Event) error {
 	if f.DB.Given != "" || e.Gone {
 		return nil
 	}
-	c, _, err := f.DB.Optional(ctx, a, config.LoadRoutes)
+	c, path, err := f.DB.Optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return err
 	}
+	filter(c, e)
+	if e.Has(ops.State.Pending) {
+		f.throttle(ctx, c, path, e)
+	}
+	return nil
+}
+
+// throttle adds the pauses that destinations have requested from the relay at admin.listen, if it answers.
+func (f *eventsFlags) throttle(ctx context.Context, c *config.Config, path string, e *ops.Event) {
+	relay := status.Scrape(ctx, daemon.AdminAccess(c, path), f.DB.Outbox)
+	now := time.Now()
+	routed := c.RouteOf(e.Type)
+	for _, name := range command.NamesOf(c) {
+		if until, event := relay.Throttled(name, now); !until.IsZero() {
+			e.Throttle(ops.Throttled{Destination: name, Until: until.UTC().Truncate(time.Second), ByEvent: event}, slices.Contains(routed, name))
+		}
+	}
+}
+
+// filter marks the destinations that an event is kept from by a condition of the configuration file.
+func filter(c *config.Config, e *ops.Event) {
 	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
 	ev.Payload, ev.ContentType = e.Content()
 	if len(e.Headers) > 0 {
@@ -161,5 +186,4 @@ func (f *eventsFlags) filter(ctx context.Context, a *command.App, e *ops.Event) 
 			e.Filter(name, when.String())
 		}
 	}
-	return nil
 }

@@ -3,6 +3,8 @@ package events
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -94,6 +96,9 @@ func (p printer) event(e *ops.Event) error {
 		if line[1] != "" {
 			fmt.Fprintf(&b, "  %s %s\n", line[0], command.Indented(line[1]))
 		}
+	}
+	for _, column := range slices.Sorted(maps.Keys(e.Unreadable)) {
+		fmt.Fprintf(&b, "  %s cannot be read: %s\n", column, command.Clean(e.Unreadable[column]))
 	}
 	b.WriteString("\n")
 	for i := range e.Destinations {

@@ -164,6 +164,10 @@ func publish(ctx context.Context, a *command.App, db *command.DatabaseFlags, e o
 	}
 	defer store.Close(ctx, conn)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// A writer's policies apply.
+		if _, err := tx.Exec(ctx, `SET LOCAL row_security = on`); err != nil {
+			return err
+		}
 		id, err = insert(ctx, tx, db.Schema, e)
 		return err
 	})

@@ -21,12 +21,10 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/safecall"
+	"github.com/notifyd/notifyd/internal/store"
 )
-
-// besideClaims are the connections of a relay that claim nothing: those that
-// listen, hold the notify lock, prove life and answer queries, and two more where it reads a stream.
-const besideClaims = 6
 
 // NewDoctor returns the command doctor.
 func NewDoctor(a *command.App) *cobra.Command {
@@ -98,7 +96,7 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 	}
 	o.Admin, o.Outbox = daemon.AdminAccess(c, path), db.Outbox
 	daily := c.Retention.Daily()
-	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, c.RouteOf, &daily
+	o.Connections, o.Route, o.Daily = c.Relay.Connections+store.BesideClaims, c.RouteOf, &daily
 	if c.Admin.Listen != "" && c.Admin.Console {
 		o.Connections += daemon.ConsoleConns
 	}
@@ -124,6 +122,9 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 
 func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == delivery.OrderTotal, DeadLettersTo: d.OnDead.To}
+	if s, ok := d.Settings.(config.Warner); ok {
+		e.Warnings = field.Split(s.Warnings())
+	}
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}

@@ -109,7 +109,7 @@ func newMigrateUpCmd(a *command.App) *cobra.Command {
 }
 
 func registerNotify(cmd *cobra.Command, notify *string) {
-	cmd.Flags().StringVar(notify, "notify", "", "when the trigger notifies: `mode` auto (unless a relay polls), always or off (relays poll); default: as it is, auto for new tables")
+	cmd.Flags().StringVar(notify, "notify", "", "when the trigger notifies: `mode` auto (if a relay listens and none polls), always or off (relays poll); default: as it is, auto for new tables")
 }
 
 // migrate applies the flags, step by step, and returns the result. It prints the steps, unless the result is
@@ -119,32 +119,40 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 	if f.form.Value == "json" {
 		out = errOut
 	}
+
 	conn, err := f.Connect(ctx, a)
 	if err != nil {
 		return nil, err
 	}
+
 	progress.Say("migrating schema %s", f.Schema)
 	defer store.Close(ctx, conn)
 	if conn.PgConn().ParameterStatus("server_encoding") == "SQL_ASCII" {
 		_, _ = fmt.Fprintln(errOut, "warning: "+outboxsql.NoEncoding)
 	}
+
 	waiting := func(line string) { _, _ = fmt.Fprintln(errOut, line) }
-	applied, err := outboxsql.MigrateWith(ctx, conn, f.Schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: time.Duration(f.timeout), Waiting: waiting})
+	say := func(step string) { // the report fails as well
+		progress.Say("%s", step)
+		_, _ = fmt.Fprintln(out, step)
+	}
+
+	applied, err := outboxsql.MigrateWith(ctx, conn, f.Schema, outboxsql.MigrateOptions{
+		Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting,
+	})
 	if err != nil {
 		return nil, err
 	}
 	if err := noteOthers(ctx, conn, f.Schema, applied, errOut); err != nil {
 		return nil, err
 	}
-	say := func(step string) { // the report fails as well
-		progress.Say("%s", step)
-		_, _ = fmt.Fprintln(out, step)
-	}
+
 	if f.partitions != "" {
 		if err := outboxsql.Partition(ctx, conn, f.Schema, outboxsql.PartitionOptions{LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting}); err != nil {
 			return nil, err
 		}
 	}
+
 	if f.mode != "" {
 		o, err := f.modeOptions(ctx, a)
 		if err != nil {
@@ -155,12 +163,14 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 			return nil, err
 		}
 	}
+
 	if f.serialize.Value != "" {
 		o := outboxsql.SerializeOptions{LockPatience: time.Duration(f.timeout), Waiting: waiting}
 		if err := outboxsql.SerializeWriters(ctx, conn, f.Schema, f.serialize.Value == "on", o); err != nil {
 			return nil, err
 		}
 	}
+
 	return readState(ctx, conn, f.Schema, applied)
 }
 

@@ -46,6 +46,9 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 	for _, name := range slices.Sorted(maps.Keys(listeners)) {
 		addr := name + "://" + privateserver.Local(listeners[name])
 		addrs = append(addrs, addr)
+		if name == listenerSecure && k.cfg.Secure.Advertised != "" {
+			addr = name + "://" + k.cfg.Secure.Advertised
+		}
 		if name != listenerController {
 			advertised = append(advertised, addr)
 		}

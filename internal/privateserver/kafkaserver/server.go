@@ -47,6 +47,8 @@ type Secure struct {
 	// TrustStore is a PEM file with the authorities of clients' certificates, which are
 	// then required. "" requires none.
 	TrustStore string
+	// Advertised is the address that the listener tells its clients, "" for its own.
+	Advertised string
 }
 
 // protocol returns Kafka's name of the security protocol, "" for no second listener.

@@ -3,6 +3,8 @@ package rabbitserver
 import (
 	"bytes"
 	"context"
+	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -88,4 +90,30 @@ func (r *Server) Ctl(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("rabbitmqctl %s: %w: %s", args[0], err, bytes.TrimSpace(append(stdout.Bytes(), stderr.Bytes()...)))
 	}
 	return strings.TrimSpace(stdout.String()), nil
+}
+
+//go:embed delaying.erl
+var delaying []byte
+
+// ErrOtherVersion means that the node cannot load the exchange type: its interface for types of exchanges is not that of
+// RabbitMQ 3.10 to 3.12.
+var ErrOtherVersion = errors.New("the interface for types of exchanges is that of RabbitMQ 3.10 to 3.12, and the broker has another version")
+
+// DelayMessages adds the exchange type x-delayed-message to the running node, until the node ends.
+func (r *Server) DelayMessages(ctx context.Context) error {
+	source, err := r.WriteFile("delaying.erl", delaying)
+	if err != nil {
+		return err
+	}
+
+	loaded, err := r.Ctl(ctx, "eval", fmt.Sprintf(`case compile:file(%q, [binary]) of
+		{ok, delaying, Code} -> {module, _} = code:load_binary(delaying, "", Code), delaying:register();
+		error -> other_version end.`, source))
+	if err != nil {
+		return err
+	}
+	if strings.Contains(loaded, "other_version") {
+		return ErrOtherVersion
+	}
+	return nil
 }

@@ -50,7 +50,7 @@ type Server struct {
 	tls, dist, epmd int // ports, fixed once Start has returned
 }
 
-// Start starts a new node and returns once it accepts connections. ctx bounds the start,
+// Start starts a new node and returns once it accepts connections and commands. ctx bounds the start,
 // not the life of the node.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	programs, err := find()
@@ -73,6 +73,11 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+
+	// The node takes connections before it counts as started. Until then most commands of rabbitmqctl refuse to run.
+	if _, err := r.Ctl(ctx, "await_startup"); err != nil {
+		return nil, errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
 	}
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -103,6 +104,52 @@ func replayAmongDead(t *testing.T, pool *pgxpool.Pool, dead int, block bool, lan
 		case <-time.After(time.Minute):
 			t.Fatalf("%d of %d events delivered", n, want)
 		}
+	}
+}
+
+// TestDeadLettersAcrossShards: a change of the number of shards leaves dead letters alone. They still block their
+// aggregates, and a replay delivers them, and then the events behind them.
+func TestDeadLettersAcrossShards(t *testing.T) {
+	t.Parallel()
+	const dead = 100
+	pool := streamPool(t)
+	finishedOrders(t, pool, dead, `i::text`, `'order/' || i`)
+	block := delivery.Lane{OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}}
+	for _, shards := range []int{1, 3, 2} {
+		got := make(chan int64, 3*dead)
+		block.Shards = shards
+		end := ordersRelay(t, pool, got, block)
+		later := writeLive(t, pool, "order", dead)
+		writeLive(t, pool, "live", dead)
+		for range dead {
+			if id := <-got; id <= later {
+				t.Errorf("with %d shards, event %d is delivered behind a dead letter", shards, id)
+			}
+		}
+		if n := testdb.One[int64](t, pool, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead' AND shard = 0`); n != dead {
+			t.Errorf("with %d shards, %d of %d dead letters are as they were", shards, n, dead)
+		}
+		end()
+	}
+
+	got := make(chan int64, 4*dead)
+	block.Shards = 4
+	defer ordersRelay(t, pool, got, block)()
+	s, err := ops.New(pool, ops.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Destination: "orders"}, ops.BulkAction{}); err != nil {
+		t.Fatal(err)
+	}
+	last := make(map[int64]int64) // by aggregate
+	for range 4 * dead {
+		id := <-got
+		aggregate := testdb.One[int64](t, pool, `SELECT aggregate_id::bigint FROM outbox_events WHERE id = $1`, id)
+		if id <= last[aggregate] {
+			t.Errorf("event %d is delivered after event %d", id, last[aggregate])
+		}
+		last[aggregate] = id
 	}
 }
 

@@ -1,7 +1,9 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -26,12 +28,22 @@ type routing struct {
 	got    map[string][]int64          // ids by destination, as they came
 	last   map[string]map[string]int64 // the last id by destination, and by type and aggregate
 	closed map[string]chan struct{}    // destinations that take nothing until theirs is closed
+
+	startFrom map[string]string // by destination
+	shards    int               // of each destination; 0: 1
+	logs      io.Writer         // nil: the log of the test
 }
 
 func newRouting(t *testing.T) *routing {
 	t.Helper()
+	return newRoutingIn(t, streamPool(t))
+}
+
+// newRoutingIn is as newRouting, in a database.
+func newRoutingIn(t *testing.T, pool *pgxpool.Pool) *routing {
+	t.Helper()
 	return &routing{
-		t: t, pool: streamPool(t), got: make(map[string][]int64), last: make(map[string]map[string]int64), closed: make(map[string]chan struct{}),
+		t: t, pool: pool, got: make(map[string][]int64), last: make(map[string]map[string]int64), closed: make(map[string]chan struct{}),
 	}
 }
 
@@ -74,13 +86,13 @@ func (r *routing) deliver(ctx context.Context, e *delivery.Event) error {
 // start runs a relay until the returned function is called.
 func (r *routing) start(all map[string][]string) (stop func()) {
 	r.t.Helper()
-	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)), PollInterval: 50 * time.Millisecond, ShutdownTimeout: 100 * time.Millisecond, Batch: 40})
+	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(cmp.Or(r.logs, r.t.Output()), nil)), PollInterval: 50 * time.Millisecond, ShutdownTimeout: 100 * time.Millisecond, Batch: 40})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(all))...))))
 	for _, name := range names {
-		if err := relay.Add(notifyd.Destination{Name: name, Handler: delivery.HandlerFunc(r.deliver)}); err != nil {
+		if err := relay.Add(notifyd.Destination{Name: name, Handler: delivery.HandlerFunc(r.deliver), Lane: delivery.Lane{StartFrom: r.startFrom[name], Shards: r.shards}}); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -146,7 +158,7 @@ func (r *routing) until(what, query string, args ...any) {
 	r.t.Fatalf("not so: %s\n%s", what, r.state())
 }
 
-const everythingRead = `SELECT count(*) > 0 AND bool_and(head >= (SELECT max(id) FROM outbox_events) AND open = '{}') FROM outbox_positions WHERE destination = ANY($1)`
+const everythingRead = `SELECT count(*) > 0 AND bool_and(head >= (SELECT coalesce(max(id), 0) FROM outbox_events) AND open = '{}') FROM outbox_positions WHERE destination = ANY($1)`
 
 // has waits until a destination has received that many events, and checks that they are these, once
 // each.

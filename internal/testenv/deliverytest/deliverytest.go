@@ -101,12 +101,15 @@ func Deliver(tb testing.TB, h delivery.BatchHandler, all []*delivery.Event) {
 	}
 }
 
-// Class names the meaning of an answer: "delivered"; "permanent" or "retry" for an event at fault; "unavailable" or
-// "throttled" for a destination at fault; "relay" if the relay ended the call.
+// Class names the meaning of an answer: "delivered"; "permanent" or "retry" for an event at fault, "unclear-permanent" or
+// "unclear-retry" if every event may be refused alike; "unavailable" or "throttled" for a destination at fault; "relay" if
+// the relay ended the call.
 func Class(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
+	case delivery.IsUnclear(err):
+		return "unclear-" + Class(delivery.Proven(err))
 	case delivery.IsPermanent(err):
 		return "permanent"
 	case delivery.IsUnavailable(err):

@@ -1,0 +1,19 @@
+package sqs
+
+import (
+	"testing"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+)
+
+// TestRetryConnections: a retry does not go over the connection that has just failed.
+func TestRetryConnections(t *testing.T) {
+	t.Parallel()
+	deliverytest.RetryConnections(t, func(tb testing.TB, url string) delivery.Handler {
+		tb.Helper()
+		cfg := config(url)
+		cfg.QueueURL = url + "/123456789012/orders"
+		return deliverytest.Open(tb, New, cfg)
+	}, deliverytest.Event("orders", 1, `{}`))
+}

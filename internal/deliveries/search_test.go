@@ -1,0 +1,55 @@
+package deliveries
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// TestCanceledSearchIsDivided: PostgreSQL cancels reads that take too long. The search goes on with shorter spans, without
+// a hole between them, until a span cannot be shorter.
+func TestCanceledSearchIsDivided(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	server := pgtype.Timestamptz{Time: now.Add(-time.Hour), Valid: true}
+	d := NewDueSearch()
+	d.Next(now)
+	if !d.Canceled() || d.inSpan || d.End().At.InfinityModifier != pgtype.Infinity {
+		t.Fatalf("the first read is not divided: %+v", d)
+	}
+	if !d.Reached(now, server, time.Minute) {
+		t.Fatal("no span follows")
+	}
+
+	for range 5 {
+		d.Next(now)
+		d.Read(0, nil)
+		low := d.span.low
+		if !d.SpanEnded(now) || d.span.high != low {
+			t.Fatalf("after a span that begins at %v comes %+v", low, d.span)
+		}
+	}
+	high := d.span.high
+	for d.length > firstSpan {
+		length := d.length
+		d.Next(now)
+		if !d.Canceled() || d.length >= length || d.span.high != high {
+			t.Fatalf("a span of %v is divided into %v: %+v", length, d.length, d.span)
+		}
+	}
+	d.Next(now)
+	if d.length != firstSpan || d.Canceled() {
+		t.Errorf("a span of %v is divided", d.length)
+	}
+
+	d.Read(2*slowSearch, nil)
+	for more := true; more; {
+		d.Next(now)
+		d.Read(0, nil)
+		more = d.SpanEnded(now)
+	}
+	if d.length != firstSpan {
+		t.Errorf("after a slow search, the next one begins with a span of %v", d.length)
+	}
+}
