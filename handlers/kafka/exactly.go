@@ -203,11 +203,11 @@ func (p *producer) commit(b *batch, todo []int) {
 	case b.anyFailed(todo):
 		// The transaction is aborted, and the failed records are known: the others are
 		// tried again.
-		if err := p.client.EndTransaction(b.ctx, kgo.TryAbort); err != nil {
+		if err := p.end(b.ctx, kgo.TryAbort); err != nil {
 			lose(err)
 		}
 	default:
-		if err := p.client.EndTransaction(b.ctx, kgo.TryCommit); err != nil {
+		if err := p.end(b.ctx, kgo.TryCommit); err != nil {
 			lose(err)
 			return
 		}

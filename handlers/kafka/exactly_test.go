@@ -53,7 +53,7 @@ func begin(t *testing.T, h *Handler, want string) {
 	c.all = strings.Fields(string(got))
 }
 
-// onKafka runs a test on Apache Kafka alone: the broker in this process at times never moves its last stable offset again.
+// onKafka runs a test on Apache Kafka.
 func onKafka(t *testing.T, f func(t *testing.T, brokers []string, topic string)) {
 	t.Helper()
 	brokers := testenv.Kafka(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -540,5 +541,43 @@ func BenchmarkRecord(b *testing.B) {
 		if err := e.record(&r, all[i%len(all)], &s, nil); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestCommitToNewTopics: a transaction whose topics are new to the client is committed. The client answers records
+// to a new topic before it has stored the partitions of the topic, and aborts, without an error, a transaction for
+// which it has stored none.
+func TestCommitToNewTopics(t *testing.T) {
+	t.Parallel()
+	const each, at = 300, 4 // the client has a few microseconds in which to be too early
+	topics := make([]string, each*at)
+	for i := range topics {
+		topics[i] = fmt.Sprint("new-", i+1)
+	}
+	c := fake(t, 1, kfake.SeedTopics(1, topics...))
+	var aborted atomic.Int64
+	c.ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if !req.(*kmsg.EndTxnRequest).Commit {
+			aborted.Add(1)
+		}
+		return nil, nil, false
+	})
+	var wg sync.WaitGroup
+	for k := range at {
+		h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Transactional, cfg.Topic = true, "new-{{ .Event.ID }}" })
+		wg.Go(func() {
+			for i := range each {
+				for _, err := range h.DeliverBatch(t.Context(), events(int64(k*each+i+1))) {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := aborted.Load(); n > 0 {
+		t.Errorf("%d of %d transactions were aborted, and their events counted as delivered", n, len(topics))
 	}
 }

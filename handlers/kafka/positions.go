@@ -138,7 +138,7 @@ func (p *producer) mark(ctx context.Context, id string) (offset int64, err error
 	if failed := <-answer; failed != nil {
 		return 0, &topicError{p.cfg.PositionsTopic, "allow WRITE, READ and DESCRIBE on it, and on the transactional id " + id, failed}
 	}
-	if err := p.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
+	if err := p.end(ctx, kgo.TryCommit); err != nil {
 		return 0, err
 	}
 	return record.Offset, nil

@@ -19,7 +19,7 @@ func (p *producer) transact(b *batch, todo []int) {
 	p.send(b, todo)
 	reason := b.firstError(todo)
 	if reason == nil {
-		err := p.client.EndTransaction(b.ctx, kgo.TryCommit)
+		err := p.end(b.ctx, kgo.TryCommit)
 		switch {
 		case err == nil:
 			return
@@ -48,6 +48,18 @@ func (p *producer) transact(b *batch, todo []int) {
 	}
 }
 
+// end ends a transaction whose records are all answered. EndTransaction asks only the partitions that the client
+// has stored whether there is anything to end. Records to a topic that is new to the client may be answered before
+// its partitions are stored (kgo, storePartitionsUpdate): such a transaction would be aborted, or left open, and
+// EndTransaction would return nil. AbortBufferedRecords takes the lock under which they are stored, and as no record
+// is left it aborts none.
+func (p *producer) end(ctx context.Context, try kgo.TransactionEndTry) error {
+	if err := p.client.AbortBufferedRecords(ctx); err != nil {
+		return err
+	}
+	return p.client.EndTransaction(ctx, try)
+}
+
 // spoiltError is the failure of a record whose transaction was aborted for another record, or for a topic that may
 // be another record's. It does not wrap the reason, which decides nothing about this record.
 type spoiltError struct{ reason error }
@@ -73,7 +85,7 @@ func (p *producer) abort(b *batch, reason error) {
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, endWithin)
 	defer cancel()
-	if err := p.client.EndTransaction(ctx, kgo.TryAbort); err != nil {
+	if err := p.end(ctx, kgo.TryAbort); err != nil {
 		p.close()
 	}
 }
