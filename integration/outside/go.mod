@@ -3,7 +3,7 @@ module example.com/shop
 go 1.26.0
 
 require (
-	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jackc/pgx/v5 v5.13.0
 	github.com/notifyd/notifyd v0.0.0
 	go.uber.org/goleak v1.3.0
 )
