@@ -1,7 +1,10 @@
 package scripts
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -34,5 +37,30 @@ func TestLayout(t *testing.T) {
 	}
 	if len(files) > mostRootFiles || len(files) < 2 {
 		t.Errorf("%d files of Go, at most %d: what a user of the library does not read belongs below internal: %s", len(files), mostRootFiles, files)
+	}
+}
+
+// TestNumberOfModules compares the modules that SECURITY.md counts with those that are linked.
+func TestNumberOfModules(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := func(pkg string) int {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", pkg)
+		cmd.Dir = ".."
+		cmd.Env = append(os.Environ(), "GOOS=linux")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := strings.Fields(string(out))
+		slices.Sort(all)
+		return len(slices.Compact(all))
+	}
+	want := fmt.Sprintf("links %d of them with what these need, package `outbox` %d, and the program %d.", linked("."), linked("./outbox"), linked("./cmd/notifyd"))
+	if !strings.Contains(string(page), want) {
+		t.Errorf("SECURITY.md does not say: %s", want)
 	}
 }

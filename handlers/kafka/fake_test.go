@@ -558,7 +558,7 @@ func TestCommitToNewTopics(t *testing.T) {
 	var aborted atomic.Int64
 	c.ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		if !req.(*kmsg.EndTxnRequest).Commit {
+		if end, ok := req.(*kmsg.EndTxnRequest); !ok || !end.Commit {
 			aborted.Add(1)
 		}
 		return nil, nil, false

@@ -9,12 +9,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"go/version"
 	"io"
 	"log/slog"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +29,19 @@ type Platform struct{ OS, Arch string }
 // Platforms are the released platforms.
 func Platforms() []Platform {
 	return []Platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
+}
+
+// LeastGo is the oldest Go that builds a release. Older patches have known faults in the
+// standard library, which is linked into the program.
+const LeastGo = "go1.26.8"
+
+// CheckGo returns an error for a Go, such as runtime.Version returns, that is older than LeastGo.
+func CheckGo(found string) error {
+	release, _, _ := strings.Cut(found, " ") // experiments follow
+	if version.Compare(release, LeastGo) < 0 {
+		return fmt.Errorf("a release needs %s or newer, and this is %s: install a newer Go, or set GOTOOLCHAIN=%s", LeastGo, found, LeastGo)
+	}
+	return nil
 }
 
 // Checksums is the name of the file with the checksums, as sha256sum writes it.
@@ -62,8 +77,11 @@ var ErrDirty = errors.New("the work tree has changes that are not committed: the
 
 // Build writes an archive and a bill of materials per platform, and the checksums
 // of these, and returns the paths: archives, bills, checksums. It sets the program's
-// variables main.version and main.commit.
+// variables main.version and main.commit. Go must not be older than LeastGo.
 func Build(ctx context.Context, o Options) (paths []string, err error) {
+	if err := CheckGo(runtime.Version()); err != nil {
+		return nil, err
+	}
 	commit, err := readCommit(ctx, o.Root)
 	if err != nil {
 		return nil, err

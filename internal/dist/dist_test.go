@@ -227,3 +227,15 @@ func TestDirty(t *testing.T) {
 		t.Errorf("no repository: %v", err)
 	}
 }
+
+func TestCheckGo(t *testing.T) {
+	t.Parallel()
+	for found, ok := range map[string]bool{
+		dist.LeastGo: true, dist.LeastGo + " X:nocoverageredesign": true, "go1.99.0": true, "go1.100.1": true,
+		"go1.26.0": false, "go1.26rc1": false, "go1.9.9": false, "devel go1.27-abcdef": false, "": false,
+	} {
+		if err := dist.CheckGo(found); (err == nil) != ok {
+			t.Errorf("%q: %v", found, err)
+		}
+	}
+}

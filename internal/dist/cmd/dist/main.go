@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,7 +32,11 @@ func run(ctx context.Context) error {
 	out := flag.String("o", "dist", "directory for the archives")
 	platforms := flag.String("platforms", "", "such as linux/amd64,darwin/arm64 (default: all released platforms)")
 	dirty := flag.Bool("allow-dirty", false, "also build changes that are not committed")
+	check := flag.Bool("check-go", false, "only check that this Go is new enough for a release")
 	flag.Parse()
+	if *check {
+		return dist.CheckGo(runtime.Version())
+	}
 	wanted := dist.Platforms()
 	if *platforms != "" {
 		wanted = nil
