@@ -461,7 +461,7 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     owner      bigint      PRIMARY KEY,
     started_at timestamptz NOT NULL,
     loaded_at  timestamptz NOT NULL,
-    process    integer     NOT NULL,
+    process    integer     NOT NULL CONSTRAINT outbox_relays_process_positive CHECK (process > 0),
     host       text        NOT NULL,
     version    text        NOT NULL DEFAULT '',
     config     text        NOT NULL DEFAULT '',

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/command/configuration"
@@ -15,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestReloadCommand reloads a relay by its file: it takes one, refuses one that only its own
@@ -131,5 +134,55 @@ func TestHangUpStranger(t *testing.T) {
 	p := startProgram(t, strings.NewReader(""), "sleep", "1000")
 	if err := configuration.HangUp(p.cmd.Process.Pid); err == nil || !strings.Contains(err.Error(), "not a relay") {
 		t.Errorf("got %v", err)
+	}
+	for _, pid := range []int{0, -1, -p.cmd.Process.Pid} {
+		if err := configuration.HangUp(pid); err == nil || !strings.Contains(err.Error(), "not the number of a process") {
+			t.Errorf("%d: %v", pid, err)
+		}
+	}
+}
+
+// TestReloadChangedNumber: who has the rights of a relay cannot have another process or process group signalled.
+func TestReloadChangedNumber(t *testing.T) {
+	t.Parallel()
+	stranger := startProgram(t, strings.NewReader(""), "sleep", "1000")
+	url := databaseOf(t, "stream")
+	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: %q}\ndestinations:\n  audit: {type: log}\nroutes: [{match: '*', to: [audit]}]\n", url))
+	p := startProcess(t, "", "run", "-c", path)
+	until(t, url, `SELECT EXISTS (SELECT FROM outbox_relays)`)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close(context.WithoutCancel(t.Context()), conn) })
+	change := func(pid int) error {
+		_, err := conn.Exec(t.Context(), `UPDATE outbox_relays SET process = $1`, pid)
+		return err
+	}
+	if err := change(-stranger.cmd.Process.Pid); testdb.SQLState(err) != "23514" {
+		t.Fatalf("a negative number was taken: %v", err)
+	}
+
+	if _, err := conn.Exec(t.Context(), `ALTER TABLE outbox_relays DROP CONSTRAINT outbox_relays_process_positive`); err != nil {
+		t.Fatal(err)
+	}
+	for pid, want := range map[int]string{
+		stranger.cmd.Process.Pid:  "is sleep, not a relay",
+		-stranger.cmd.Process.Pid: "not the number of a process",
+		-1:                        "not the number of a process",
+		0:                         "",
+	} {
+		if err := change(pid); err != nil {
+			t.Fatal(err)
+		}
+		if r := commandIn(t, nil, "reload", "-c", path); r.code != command.ExitFailure || !strings.Contains(r.stdout, want) {
+			t.Errorf("%d: %+v", pid, r)
+		}
+	}
+	if err := errors.Join(change(p.cmd.Process.Pid), stranger.cmd.Process.Signal(syscall.Signal(0))); err != nil {
+		t.Fatal(err)
+	}
+	if r := commandIn(t, nil, "reload", "-c", path); r.code != command.ExitOK {
+		t.Errorf("the relay itself: %+v", r)
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -248,26 +251,48 @@ func (r *reloading) await(ctx context.Context, pid int, known map[int64]time.Tim
 	}
 }
 
-// HangUp sends SIGHUP to a relay. Another process may have its number by now, or in a container with
-// the name of this host; the signal would end a stranger.
+// HangUp sends SIGHUP to the process of a relay. The number comes from a row of outbox_relays, which the relay's role
+// may write: it is used only for a process that runs this program. The process is held before it is examined, so
+// that the number cannot pass to another one in between.
 func HangUp(pid int) error {
-	own, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // where there is /proc
-		if name := strings.TrimSuffix(filepath.Base(exe), " (deleted)"); name != strings.TrimSuffix(filepath.Base(own), " (deleted)") {
-			return fmt.Errorf("the process of that number is %s, not a relay", name)
-		}
+	if pid < 1 { // kill(2) would signal a process group, or all processes
+		return fmt.Errorf("%d is not the number of a process: outbox_relays has been changed", pid)
 	}
 	process, err := os.FindProcess(pid)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = process.Release() }()
+
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	name, err := programOf(pid)
+	if err != nil {
+		return fmt.Errorf("the program of that process is not known, and it may be no relay: run notifyd reload as the user of the relay, or send SIGHUP to it: %w", err)
+	}
+	if name != strings.TrimSuffix(filepath.Base(own), deleted) {
+		return fmt.Errorf("the process of that number is %s, not a relay", name)
+	}
+
 	if err := process.Signal(syscall.SIGHUP); err != nil {
 		return fmt.Errorf("send SIGHUP: %w", err)
 	}
 	return nil
+}
+
+// deleted is what Linux adds to the path of a program that was replaced since it was started.
+const deleted = " (deleted)"
+
+// programOf returns the name of the program that a process runs.
+func programOf(pid int) (string, error) {
+	if runtime.GOOS == "linux" {
+		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		return strings.TrimSuffix(filepath.Base(path), deleted), err
+	}
+	out, err := exec.Command("ps", "-p", strconv.Itoa(pid), "-o", "comm=").Output() //nolint:noctx // it answers at once
+	return filepath.Base(strings.TrimSpace(string(out))), err
 }
 
 // result records the outcome for a relay, and prints it unless the output is JSON.
