@@ -151,7 +151,7 @@ func defaults() *Config {
 		Log:      Log{Level: "info", Format: "auto"},
 		Admin:    Admin{Payloads: "shown"},
 		Alerts:   Alerts{To: []string{}, On: []string{}, Every: alerts.Every, OldestWaiting: alerts.OldestWaiting},
-		Outboxes: Outboxes{List: []Outbox{}, Every: defaultEvery},
+		Outboxes: Outboxes{List: []Outbox{}, Hosts: []string{}, Every: defaultEvery},
 		origins:  &origins{},
 	}
 	field.Fill(&c.Relay)

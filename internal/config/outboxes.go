@@ -24,6 +24,7 @@ const defaultEvery = 30 * time.Second
 type Outboxes struct {
 	List  []Outbox      `yaml:"list" jsonschema_description:"Outboxes, each with its own schema or database."`
 	Query string        `yaml:"query" print:"set" jsonschema_description:"Statement that lists further outboxes, sent to 'database.url' in a transaction that cannot write. Its columns are 'name', and as needed 'schema', 'database' and 'url'; null means the same as a key that is left out." kind:"SQL"`
+	Hosts []string      `yaml:"hosts" jsonschema_description:"Hosts of database servers that the column 'url' may name, besides those in the connection strings of this file. Passwords and tokens of this daemon are sent to no others." kind:"list of hosts"`
 	Every time.Duration `yaml:"every" jsonschema_description:"How often the query is sent." kind:"duration, at least '1s'"`
 }
 

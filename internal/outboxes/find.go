@@ -35,6 +35,10 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 		}
 		return nil, nil, fmt.Errorf("outboxes.query: %w", err)
 	}
+	hosts, err := hostsOf(c, path)
+	if err != nil {
+		return nil, nil, err
+	}
 	places, ids := make(map[config.Place]string), make(positionIDs)
 	for i := range all {
 		places[c.For(&all[i]).Place()] = all[i].Name
@@ -43,8 +47,14 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 	var mistakes []error
 	for i := range found {
 		o := &found[i]
-		place := c.For(o).Place()
 		err := o.Validate()
+		if err == nil {
+			err = hosts.check(o)
+		}
+		var place config.Place
+		if err == nil { // its url may be parsed, which reads the files that it names
+			place = c.For(o).Place()
+		}
 		before, taken := places[place]
 		if err == nil && !taken {
 			err = ids.claim(c.For(o), o.Name)
