@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -35,11 +36,14 @@ func state(tb testing.TB, conn *pgx.Conn, schema string) outboxsql.State {
 	return s
 }
 
+// roles counts the roles of tests.
+var roles atomic.Int64
+
 // role creates a role without privileges, which is dropped at the end of the test. Roles belong to
 // the whole server, hence the name of the database in theirs.
 func role(tb testing.TB, conn *pgx.Conn) string {
 	tb.Helper()
-	name := pgx.Identifier{conn.Config().Database + "_r"}.Sanitize()
+	name := pgx.Identifier{fmt.Sprint(conn.Config().Database, "_r", roles.Add(1))}.Sanitize()
 	testdb.Exec(tb, conn, "CREATE ROLE "+name)
 	tb.Cleanup(func() {
 		ctx := context.WithoutCancel(tb.Context())

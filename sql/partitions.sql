@@ -113,8 +113,6 @@ COMMENT ON FUNCTION outbox_away() IS 'The assigned ids that lie in no partition 
 CREATE OR REPLACE FUNCTION outbox_partitions_extend(at timestamptz, ahead integer) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '1s' AS $extend$
 DECLARE
-    -- 1853122160 is 'ntfp' in ASCII.
-    guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
     width CONSTANT bigint := 4294967296;
     place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass::oid);
     owner CONSTANT name := (SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass::oid);
@@ -125,9 +123,13 @@ DECLARE
     first  bigint;
     ready  bigint;
 BEGIN
-    IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
+    -- Only the owner may lock this table in this mode: any role could take an advisory lock, and then no
+    -- partition would be created.
+    BEGIN
+        LOCK TABLE outbox_migrations IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
         RETURN; -- another relay is doing it
-    END IF;
+    END;
     -- A transaction that has written before a partition existed may not see it, and
     -- would fail with an id that belongs there. So ids go into a partition once all
     -- transactions have ended that began before its comment was written, which
@@ -228,7 +230,6 @@ COMMENT ON FUNCTION outbox_waits(bigint, bigint) IS 'Why events with ids in a ra
 CREATE OR REPLACE FUNCTION outbox_partition_drop(partition text, before timestamptz) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $drop$
 DECLARE
-    guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
     place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass::oid);
     spare CONSTANT name := (SELECT c.relname FROM pg_partitioned_table t JOIN pg_class c ON c.oid = t.partdefid WHERE t.partrelid = 'outbox_events'::regclass::oid);
     queue CONSTANT boolean := (SELECT m.mode = 'queue' FROM outbox_mode AS m);
@@ -241,9 +242,12 @@ BEGIN
         RAISE EXCEPTION 'a partition is not dropped in a transaction that sees the past'
             USING HINT = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED.';
     END IF;
-    IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
+    BEGIN
+        LOCK TABLE outbox_migrations IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
         RETURN 'busy: another relay is dropping it';
-    ELSIF EXISTS (SELECT FROM outbox_mode AS m WHERE m.becoming IS NOT NULL) THEN
+    END;
+    IF EXISTS (SELECT FROM outbox_mode AS m WHERE m.becoming IS NOT NULL) THEN
         RETURN 'busy: the mode of the table is being changed';
     END IF;
     SELECT low, high INTO first, past FROM outbox_partitions() WHERE name = partition;

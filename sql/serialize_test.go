@@ -13,6 +13,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
+// lineLock finds the locks of writers that stand in line, in pg_locks.
+const lineLock = `locktype = 'relation' AND mode = 'ShareUpdateExclusiveLock' AND relation IN (SELECT oid FROM pg_class WHERE relname = 'outbox_mode')`
+
 func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) {
 	tb.Helper()
 	if err := outboxsql.SerializeWriters(tb.Context(), conn, schema, on, outboxsql.SerializeOptions{}); err != nil {
@@ -134,7 +137,7 @@ func TestWritersStandInLine(t *testing.T) {
 				testdb.Exec(t, first, `ROLLBACK TO a`) // the lock of the first insert stays
 				done := make(chan error, 1)
 				go func() { done <- write(t.Context(), second) }()
-				awaitLock(t, conn, second.PgConn().PID(), `locktype = 'advisory' AND classid = 1853122167`)
+				awaitLock(t, conn, second.PgConn().PID(), lineLock)
 				testdb.Exec(t, first, insertOne)
 				last := testdb.One[int64](t, first, `SELECT max(id) FROM outbox_events`)
 				testdb.Exec(t, first, `COMMIT`)
@@ -144,12 +147,44 @@ func TestWritersStandInLine(t *testing.T) {
 				if next := testdb.List[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id OFFSET 2`); len(next) == 0 || next[0] != last+1 {
 					t.Errorf("after %d: %v", last, next)
 				}
-				if locks := testdb.One[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND classid = 1853122167
+				if locks := testdb.One[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE `+lineLock+`
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); locks != 0 {
 					t.Errorf("%d locks are left", locks)
 				}
 			})
 		}
+	}
+}
+
+// TestLineOfTheOwner: a role that may only connect, a writer and a relay cannot keep writers waiting, nor a partition
+// from being created, but by the privileges that they have.
+func TestLineOfTheOwner(t *testing.T) {
+	t.Parallel()
+	url, conn := inLine(t, true)
+	stranger, writer, relay := role(t, conn), role(t, conn), role(t, conn)
+	bare := func(quoted string) string { return strings.Trim(quoted, `"`) }
+	grants, err := outboxsql.Grants("public", outboxsql.Roles{Writer: bare(writer), Relay: bare(relay)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testdb.Exec(t, conn, grants)
+	for _, r := range []string{stranger, writer, relay} {
+		other := testdb.Connect(t, url)
+		testdb.Exec(t, other, `SET ROLE `+r)
+		for _, table := range []string{"outbox_mode", "outbox_migrations"} {
+			_, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE `+table+` IN SHARE UPDATE EXCLUSIVE MODE`)
+			if testdb.SQLState(err) != "42501" {
+				t.Errorf("%s locks %s: %v", r, table, err)
+			}
+			testdb.Exec(t, other, `ROLLBACK`)
+		}
+		// The locks of an earlier version.
+		testdb.Exec(t, other, `SELECT pg_try_advisory_lock((s << 32) | 'outbox_events'::regclass::oid::bigint) FROM unnest('{1853122167,1853122160}'::bigint[]) AS s`)
+	}
+	testdb.Exec(t, conn, `SET lock_timeout = '10s'`)
+	testdb.Exec(t, conn, insertOne)
+	if made := testdb.List[string](t, conn, `SELECT * FROM outbox_partitions_extend(now() + interval '30 days', 3)`); len(made) == 0 {
+		t.Error("no partition was created")
 	}
 }
 
@@ -173,18 +208,16 @@ func TestLineIsOurs(t *testing.T) {
 	serialize(t, conn, "shop", true)
 	role := role(t, conn)
 	testdb.Exec(t, conn, `CREATE SCHEMA trap;
-		CREATE FUNCTION trap.caught(bigint, integer) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
-		CREATE FUNCTION trap.caught(bigint, bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
-		CREATE FUNCTION trap.pg_advisory_xact_lock(bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
-		CREATE OPERATOR trap.<< (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = trap.caught);
-		CREATE OPERATOR trap.| (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = trap.caught);
+		CREATE FUNCTION trap.format(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
+		CREATE FUNCTION trap.format(text, name) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
+		CREATE TABLE trap.outbox_mode ();
 		REVOKE ALL ON ALL FUNCTIONS IN SCHEMA shop FROM public;
 		GRANT USAGE ON SCHEMA shop, trap TO `+role+`; GRANT INSERT ON shop.outbox_events TO `+role)
 	testdb.Exec(t, conn, `SET ROLE `+role)
 	testdb.Exec(t, conn, `SET search_path = trap, pg_catalog, shop`)
 	testdb.Exec(t, conn, `BEGIN`)
 	testdb.Exec(t, conn, insertOne)
-	held := testdb.One[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND classid = 1853122167`)
+	held := testdb.One[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE pid = pg_backend_pid() AND `+lineLock)
 	testdb.Exec(t, conn, `ROLLBACK`)
 	testdb.Exec(t, conn, `RESET ROLE; RESET search_path`)
 	if held != 1 {
@@ -254,7 +287,7 @@ func TestPreparedHoldsLine(t *testing.T) {
 	testdb.Exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('prepared', '1'); PREPARE TRANSACTION 'p'`)
 	done := make(chan error, 1)
 	go func() { _, err := second.Exec(t.Context(), insertOne); done <- err }()
-	awaitLock(t, conn, second.PgConn().PID(), `locktype = 'advisory' AND classid = 1853122167`)
+	awaitLock(t, conn, second.PgConn().PID(), lineLock)
 	testdb.Exec(t, conn, `COMMIT PREPARED 'p'`)
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -93,14 +93,16 @@ COMMENT ON FUNCTION outbox_notify_always() IS
 -- Serializes writers: each transaction gets its ids after those before it have ended, so
 -- that ids are in the order of commits. The lock is taken before the statement draws its first id, and
 -- released when the commit is visible. Under ROLLBACK TO it goes with the ids that were drawn behind it.
+-- Nobody but the owner may lock outbox_mode in this mode, which conflicts with nothing but itself and
+-- maintenance of that table: any role could take an advisory lock, and keep all writers waiting.
 CREATE OR REPLACE FUNCTION outbox_serialize() RETURNS trigger
-    LANGUAGE plpgsql AS $serialize$
+    LANGUAGE plpgsql SECURITY DEFINER AS $serialize$
 BEGIN
-    -- 1853122167 is 'ntfw' in ASCII.
-    PERFORM pg_catalog.pg_advisory_xact_lock((1853122167::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint);
+    EXECUTE pg_catalog.format('LOCK TABLE %I.outbox_mode IN SHARE UPDATE EXCLUSIVE MODE', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
 $serialize$;
+REVOKE ALL ON FUNCTION outbox_serialize() FROM PUBLIC;
 COMMENT ON FUNCTION outbox_serialize() IS
     'Serializes writers, so that ids are in the order of commits. Installed by notifyd migrate --serialize-writers on.';
 
