@@ -29,7 +29,7 @@ const (
 	// closeTimeout bounds the open requests when the daemon stops.
 	closeTimeout = time.Second
 	// maxHeader bounds a request's headers, in bytes.
-	maxHeader = 16 << 10
+	maxHeader = 4 << 10
 )
 
 // Check is a condition of readiness: nil means fulfilled, and the text of an
@@ -93,9 +93,9 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
 	}
 	return &Server{listener: l, log: log, http: &http.Server{
-		Handler:           handler(cfg, l.Addr()),
+		Handler:           sized(handler(cfg, l.Addr())),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: maxHeader, ConnState: (&conns{most: maxConns, all: make(map[net.Conn]client)}).note, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
 }
 
@@ -156,6 +156,19 @@ func handler(cfg Config, at net.Addr) http.Handler {
 		mux.Handle("GET /{$}", http.RedirectHandler("/console/", http.StatusSeeOther))
 	}
 	return mux
+}
+
+// sized refuses requests that give no length of their body in advance. Proxies and servers differ about where such a
+// request ends that also has a Content-Length, and no client of this server sends one.
+func sized(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TransferEncoding) > 0 {
+			w.Header().Set("Connection", "close")
+			say(w, http.StatusLengthRequired, "send a Content-Length, and no Transfer-Encoding\n")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // liveness calls live. A nil live is always live.

@@ -113,6 +113,7 @@ type Console struct {
 	pages   map[string]*template.Template
 	mux     *http.ServeMux
 	base    string // pattern of the paths of an outbox
+	streams streams
 
 	mu       sync.Mutex // guards the fields below
 	outboxes map[string]*outbox

@@ -4,8 +4,71 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 )
+
+const (
+	// maxStreams bounds the open streams of a console, and maxStreamsEach those of one login. A browser has one per page.
+	maxStreams     = 128
+	maxStreamsEach = 16
+)
+
+// streams counts open streams by login.
+type streams struct {
+	mu  sync.Mutex
+	sum int
+	all map[session]int
+}
+
+// open counts one more stream of a login until done is called. ok is false if there are too many.
+func (s *streams) open(of session) (done func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sum >= maxStreams || s.all[of] >= maxStreamsEach {
+		return nil, false
+	}
+	if s.all == nil {
+		s.all = make(map[session]int)
+	}
+	s.sum++
+	s.all[of]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sum--
+		if s.all[of]--; s.all[of] == 0 {
+			delete(s.all, of)
+		}
+	}, true
+}
+
+// drawings are the live parts of pages, each drawn once per snapshot, however many streams send it.
+type drawings struct {
+	mu   sync.Mutex
+	of   <-chan struct{} // the snapshot: it is closed when there is a newer one
+	made map[string][]byte
+}
+
+// get returns the part with this key, drawn from the given snapshot.
+func (d *drawings) get(of <-chan struct{}, key string, draw func(*bytes.Buffer) error) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.of != of {
+		d.of, d.made = of, make(map[string][]byte)
+	}
+	if text, ok := d.made[key]; ok {
+		return text, nil
+	}
+	var text bytes.Buffer
+	if err := draw(&text); err != nil {
+		return nil, err
+	}
+	d.made[key] = text.Bytes()
+	return text.Bytes(), nil
+}
 
 // streamTimeout bounds writing one update. A browser that does not read is disconnected.
 const streamTimeout = 10 * time.Second
@@ -17,6 +80,11 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if view == nil {
 		return notFound("There is no such stream.")
 	}
+	done, ok := o.streams.open(v.session)
+	if !ok {
+		return failure{http.StatusServiceUnavailable, "Too many pages are open. Close some, or reload this page to see its figures."}
+	}
+	defer done()
 	control := http.NewResponseController(w)
 	// The server's own limits are for answers that end.
 	if err := control.SetReadDeadline(time.Time{}); err != nil {
@@ -25,21 +93,23 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
 	defer o.sampler.addViewer()()
+	q := r.URL.Query()
+	key := strings.Join([]string{r.PathValue("page"), strconv.FormatBool(o.readOnly(v)), q.Get("name"), q.Get("id")}, "\x00")
 	for {
 		if _, open := o.door.sessions.find(v.session, time.Now()); !open && o.cfg.Token != nil {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
 			return nil
 		}
 		snap, changed := o.sampler.next()
-		var text bytes.Buffer
-		if err := view(&text, snap); err != nil {
+		text, err := o.drawn.get(changed, key, func(text *bytes.Buffer) error { return view(text, snap) })
+		if err != nil {
 			o.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 			return nil
 		}
 		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
 			return nil // the connection is gone
 		}
-		if err := send(w, text.Bytes()); err != nil || control.Flush() != nil {
+		if err := send(w, text); err != nil || control.Flush() != nil {
 			return nil // the browser is gone
 		}
 		select {

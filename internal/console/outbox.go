@@ -32,6 +32,7 @@ type outbox struct {
 
 	tables  atomic.Pointer[tables] // a request loads it once, and keeps the loaded value
 	sampler *sampler
+	drawn   drawings
 	replays replays
 	ending  sync.Once
 	ended   chan struct{}  // closed when the outbox ends: streams end then

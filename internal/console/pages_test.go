@@ -2,12 +2,14 @@ package console
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"html"
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -544,5 +546,77 @@ func (s *site) alive(versions ...string) {
 		}
 		s.exec(`INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at)
 			VALUES ($1, $2, $3, $4, '/etc/notifyd/notifyd.yaml', now() - interval '3 days', now() - interval '3 h')`, owner, os.Getpid()+i, store.ThisHost(), version)
+	}
+}
+
+// TestManyStreams: a login has a bounded number of streams, and all streams of a console share what is drawn.
+func TestManyStreams(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	var open []*http.Response
+	stream := func() int {
+		response, err := s.client.Do(s.request(http.MethodGet, Path+"live/overview", nil)) //nolint:bodyclose // closed below
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, response) //nolint:bodyclose // closed below
+		return response.StatusCode
+	}
+	for range maxStreamsEach {
+		if code := stream(); code != http.StatusOK {
+			t.Fatalf("%d", code)
+		}
+	}
+	if code := stream(); code != http.StatusServiceUnavailable {
+		t.Errorf("one too many: %d", code)
+	}
+	for _, r := range open {
+		_ = r.Body.Close()
+	}
+	deadline := time.After(patience)
+	for stream() != http.StatusOK { // the server has yet to see that the browser has left
+		select {
+		case <-deadline:
+			t.Fatal("streams that ended still count")
+		default:
+		}
+	}
+	for _, r := range open[maxStreamsEach:] {
+		_ = r.Body.Close()
+	}
+
+	var all streams
+	for i := range maxStreams {
+		if _, ok := all.open(session(strconv.Itoa(i / maxStreamsEach))); !ok {
+			t.Fatalf("stream %d", i)
+		}
+	}
+	if _, ok := all.open("another"); ok {
+		t.Error("any number of logins has streams")
+	}
+}
+
+// TestDrawnOnce: a part of a page is drawn once per snapshot.
+func TestDrawnOnce(t *testing.T) {
+	t.Parallel()
+	var d drawings
+	drawn := 0
+	draw := func(text *bytes.Buffer) error {
+		drawn++
+		text.WriteString(strconv.Itoa(drawn))
+		return nil
+	}
+	first, second := make(chan struct{}), make(chan struct{})
+	for i, want := range []string{"1", "1", "2", "2", "3"} {
+		of, key := first, "a"
+		if i >= 2 {
+			of = second
+		}
+		if i == 4 {
+			key = "b"
+		}
+		if text, err := d.get(of, key, draw); err != nil || string(text) != want {
+			t.Errorf("%d: %q, %v", i, text, err)
+		}
 	}
 }

@@ -160,7 +160,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// TestLoginRate: an address that has tried too often must wait, whatever the token; others need not.
+// TestLoginRate: an address that has tried too many wrong tokens must wait before the next one; others, and the right token, need not.
 func TestLoginRate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(c *setup) { c.Token = token("right") })
@@ -177,6 +177,9 @@ func TestLoginRate(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("any number of logins may be tried")
+	}
+	if a := login("right"); a.code != http.StatusSeeOther {
+		t.Errorf("wrong tokens lock out the right one: %d: %s", a.code, a.body)
 	}
 	var a attempts
 	now := time.Now()
@@ -216,6 +219,7 @@ func TestNextPageIsOurs(t *testing.T) {
 	t.Parallel()
 	for next, want := range map[string]string{
 		"/console/dead?type=a": "/console/dead?type=a", "https://evil.example/": Path, "//evil.example/": Path, "": Path, "/metrics": Path,
+		"/console/../../metrics": Path, "/console/..": Path, "/console/%2e%2e/metrics": Path, "/console/a/../b": "/console/a/../b", "/console/\x00": Path,
 		"/console/\\evil": Path, "/console/\r\nX: y": Path,
 	} {
 		if got := localPath(next); got != want {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,7 +96,7 @@ const (
 	maxAddresses = 1024
 )
 
-// attempts limits how often one address may try to log in.
+// attempts limits how often one address may try to log in with a wrong token.
 type attempts struct {
 	mu  sync.Mutex
 	all map[netip.Prefix]time.Time // when all logins of an address may be tried again
@@ -217,7 +218,11 @@ type loginBody struct {
 // localPath returns the page after the login: always a page of the console,
 // whatever the request names.
 func localPath(next string) string {
-	if strings.HasPrefix(next, Path) && !strings.ContainsAny(next, "\\\r\n") {
+	u, err := url.Parse(next)
+	if err != nil || u.IsAbs() || u.Host != "" || strings.ContainsAny(next, "\\\r\n") {
+		return Path
+	}
+	if whole := strings.TrimSuffix(path.Clean(u.Path), "/") + "/"; strings.HasPrefix(u.Path, Path) && strings.HasPrefix(whole, Path) { // .. leaves it
 		return next
 	}
 	return Path
@@ -239,15 +244,15 @@ func (d *door) login(w http.ResponseWriter, r *http.Request) {
 		d.console.fail(w, r, viewer{}, badRequest("The form is malformed."))
 		return
 	}
-	if !d.attempts.allow(r.RemoteAddr, time.Now()) {
-		d.console.cfg.Log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
-		w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
-		d.console.fail(w, r, viewer{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
-		return
-	}
 	next := localPath(r.PostForm.Get("next"))
 	readOnly, ok := d.verify(strings.TrimSpace(r.PostForm.Get("token")))
-	if !ok {
+	if !ok { // the right token gets in however many wrong ones were tried from the same proxy
+		if !d.attempts.allow(r.RemoteAddr, time.Now()) {
+			d.console.cfg.Log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
+			w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
+			d.console.fail(w, r, viewer{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
+			return
+		}
 		d.console.cfg.Log.WarnContext(r.Context(), "console login failed", "remote", r.RemoteAddr)
 		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{next, true})); err != nil {
 			d.console.fail(w, r, viewer{}, err)
