@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
+	neturl "net/url"
 	"os"
 	"os/signal"
 	"regexp"
@@ -456,5 +458,72 @@ func TestSIGHUPIgnored(t *testing.T) {
 	}
 	if strings.Contains(p.stderr.text(), "reloading") {
 		t.Errorf("it has reloaded:\n%s", p.stderr.text())
+	}
+}
+
+// TestReloadTokens: a reload replaces the tokens of the admin server, and ends the logins with the former ones.
+func TestReloadTokens(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	text := func(token, readOnly string) string {
+		return fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nlog: {format: json}\nadmin: {listen: 127.0.0.1:0, console: true, token: %s, read_only_token: %s}\ndestinations:\n  audit: {type: log}\nroutes: [{match: '*', to: audit}]\n", url, token, readOnly)
+	}
+	const former, viewer, next = "former-0123456789", "viewer-0123456789", "next-0123456789abc"
+	r := startReloadable(t, nil, text(former, viewer))
+	r.stderr.await(t, `"relay started"`)
+	base := "http://" + listenOf(r.runningDaemon)
+	metrics := func(token string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/metrics", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	browser := func(token string) (page func() int) {
+		jar, err := cookiejar.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		do := func(response *http.Response, err error) int {
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			return response.StatusCode
+		}
+		if code := do(client.PostForm(base+"/console/login", neturl.Values{"token": {token}})); code != http.StatusSeeOther { //nolint:bodyclose // do closes it
+			t.Fatalf("login: %d", code)
+		}
+		return func() int { return do(client.Get(base + "/console/events")) } //nolint:bodyclose // do closes it
+	}
+	acting, looking := browser(former), browser(viewer)
+	if metrics(former) != http.StatusOK || acting() != http.StatusOK || looking() != http.StatusOK {
+		t.Fatal("the tokens of the start are refused")
+	}
+
+	r.write(t, text(next, viewer))
+	r.reloads <- struct{}{}
+	r.stderr.await(t, saidReloaded)
+	if a, b := metrics(former), metrics(next); a != http.StatusUnauthorized || b != http.StatusOK {
+		t.Errorf("after the reload: the former token %d, the next %d", a, b)
+	}
+	if a, b := acting(), looking(); a != http.StatusSeeOther || b != http.StatusSeeOther {
+		t.Errorf("logins with former tokens stay open: %d, %d", a, b)
+	}
+	if code := browser(next)(); code != http.StatusOK {
+		t.Errorf("a login with the next token: %d", code)
+	}
+	if strings.Contains(r.stderr.text(), "need a restart") {
+		t.Errorf("a restart is asked for:\n%s", r.stderr.text())
+	}
+	if code := r.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }

@@ -15,8 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/notifyd/notifyd/handlers"
 )
 
 const (
@@ -65,8 +63,8 @@ type Config struct {
 	// TLS are the files of the server's certificate. They are read again when they change.
 	TLS Files
 	// Token is required for everything but /livez and the bare answer of /readyz;
-	// empty for none.
-	Token handlers.Secret
+	// nil for none.
+	Token *Verifier
 	// Pprof serves /debug/pprof/.
 	Pprof bool
 	// Console serves /console/; nil for no console. The guard does not check its requests for the token, because a

@@ -65,7 +65,7 @@ func (a Access) must(t *testing.T, path string, want int) string {
 func TestToken(t *testing.T) {
 	t.Parallel()
 	trouble := errors.New("the database does not answer")
-	address := serve(t, Config{Token: handlers.NewSecret(token), Pprof: true, Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
+	address := serve(t, Config{Token: NewVerifier(handlers.NewSecret(token)), Pprof: true, Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
 	right := Access{Address: address, Token: handlers.NewSecret(token)}
 	if text := right.must(t, "/readyz", http.StatusServiceUnavailable); !strings.Contains(text, trouble.Error()) {
 		t.Errorf("with the token the answer is %q", text)
@@ -235,7 +235,7 @@ func TestForeignNames(t *testing.T) {
 		defer response.Body.Close() //nolint:errcheck // nothing of it is read
 		return response.StatusCode
 	}
-	open, guarded := serve(t, Config{Pprof: true}), serve(t, Config{Pprof: true, Token: handlers.NewSecret(token)})
+	open, guarded := serve(t, Config{Pprof: true}), serve(t, Config{Pprof: true, Token: NewVerifier(handlers.NewSecret(token))})
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/version"} {
 		for host, want := range map[string]int{
 			"evil.example": http.StatusMisdirectedRequest, "evil.example:9470": http.StatusMisdirectedRequest, "localhost.evil.example": http.StatusMisdirectedRequest,
@@ -267,7 +267,7 @@ func TestForeignNames(t *testing.T) {
 		{":9470", net.IPv4(127, 0, 0, 1), "", true},
 		{":9470", net.IPv4(127, 0, 0, 1), ":9470", false},
 	} {
-		if got := newGuard(handlers.Secret{}, c.address, &net.TCPAddr{IP: c.ip}).knows(c.host); got != c.want {
+		if got := newGuard(nil, c.address, &net.TCPAddr{IP: c.ip}).knows(c.host); got != c.want {
 			t.Errorf("listening on %s at %s, %q is known: %v", c.address, c.ip, c.host, got)
 		}
 	}

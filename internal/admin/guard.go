@@ -8,37 +8,49 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 
 	"github.com/notifyd/notifyd/handlers"
 )
 
-// Verifier recognizes a token without holding it. NewVerifier creates one.
-type Verifier struct{ sum [sha256.Size]byte }
+// Verifier recognizes a token without holding it. NewVerifier creates one. It is safe for concurrent use.
+type Verifier struct {
+	sum atomic.Pointer[[sha256.Size]byte]
+}
 
 // NewVerifier returns the verifier of this token, which must not be empty.
-func NewVerifier(token handlers.Secret) Verifier {
-	return Verifier{sha256.Sum256([]byte(token.Reveal()))}
+func NewVerifier(token handlers.Secret) *Verifier {
+	v := &Verifier{}
+	v.Replace(token)
+	return v
+}
+
+// Replace makes this the token, in place of the one before, and reports whether it is another one.
+func (v *Verifier) Replace(token handlers.Secret) (changed bool) {
+	sum := sha256.Sum256([]byte(token.Reveal()))
+	before := v.sum.Swap(&sum)
+	return before == nil || *before != sum
 }
 
 // Verify reports whether this is the token. It takes as long for a wrong token as
 // for the right one, whatever their lengths.
-func (v Verifier) Verify(token string) bool {
+func (v *Verifier) Verify(token string) bool {
 	sum := sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(sum[:], v.sum[:]) == 1
+	return subtle.ConstantTimeCompare(sum[:], v.sum.Load()[:]) == 1
 }
 
 // guard allows requests with the token. If no token is set, it allows all requests, except requests for a foreign host
 // name where the server listens on loopback.
 type guard struct {
-	Verifier
+	*Verifier
 
 	open  bool
 	local bool   // listens on loopback
 	host  string // of the configured address
 }
 
-func newGuard(token handlers.Secret, address string, at net.Addr) guard {
-	g := guard{Verifier: NewVerifier(token), open: token.IsZero()}
+func newGuard(token *Verifier, address string, at net.Addr) guard {
+	g := guard{Verifier: token, open: token == nil}
 	if tcp, ok := at.(*net.TCPAddr); ok {
 		g.local = tcp.IP.IsLoopback()
 	}

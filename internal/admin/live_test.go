@@ -14,7 +14,7 @@ import (
 func TestLive(t *testing.T) {
 	t.Parallel()
 	var lost atomic.Bool
-	address := serve(t, Config{Token: handlers.NewSecret(token), Live: func() error {
+	address := serve(t, Config{Token: NewVerifier(handlers.NewSecret(token)), Live: func() error {
 		if lost.Load() {
 			return errors.New("event 42 is due for mail and not claimed")
 		}

@@ -138,6 +138,9 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
+// LogOut ends all logins, and the streams of their pages with the next figures.
+func (c *Console) LogOut() { c.door.sessions.closeAll() }
+
 // Add begins to show an outbox, whose name must be new. It queries nothing yet.
 func (c *Console) Add(name string, from Outbox) error {
 	o := newOutbox(c, name, from)

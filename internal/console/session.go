@@ -81,6 +81,13 @@ func (s *sessions) find(id session, now time.Time) (l login, open bool) {
 	return l, open && now.Before(l.end)
 }
 
+// closeAll ends all logins.
+func (s *sessions) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.all)
+}
+
 func (s *sessions) close(id session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,11 +16,12 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}
+	s.tokens = newTokens(c)
 	serve := admin.Config{
 		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
-		TLS: AdminFiles(c, s.from.path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
+		TLS: AdminFiles(c, s.from.path), Token: s.tokens.all, Pprof: c.Admin.Pprof,
 	}
-	if s.console, err = newConsole(c, s.from.path, s.from.version, log); err != nil {
+	if s.console, err = newConsole(c, s.tokens, s.from.path, s.from.version, log); err != nil {
 		return nil, err
 	}
 	if s.console != nil {
@@ -50,6 +51,34 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 		running.Wait()
 		s.console.close()
 	}, nil
+}
+
+// tokens recognize the tokens of the admin server; nil where none is set.
+type tokens struct {
+	all      *admin.Verifier
+	readOnly *admin.Verifier
+}
+
+func newTokens(c *config.Config) (t tokens) {
+	if !c.Admin.Token.IsZero() {
+		t.all = admin.NewVerifier(c.Admin.Token)
+	}
+	if !c.Admin.ReadOnlyToken.IsZero() {
+		t.readOnly = admin.NewVerifier(c.Admin.ReadOnlyToken)
+	}
+	return t
+}
+
+// replace switches to the tokens of c, and reports whether one has changed. Setting the first token or removing a token
+// needs a restart.
+func (t tokens) replace(c *config.Config) (changed bool) {
+	if t.all != nil && !c.Admin.Token.IsZero() {
+		changed = t.all.Replace(c.Admin.Token)
+	}
+	if t.readOnly != nil && !c.Admin.ReadOnlyToken.IsZero() {
+		changed = t.readOnly.Replace(c.Admin.ReadOnlyToken) || changed
+	}
+	return changed
 }
 
 // AdminFiles are the files of the server's certificate, named relative to the

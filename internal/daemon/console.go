@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/console"
 	"github.com/notifyd/notifyd/observe"
@@ -46,7 +45,7 @@ type shownOutbox struct {
 }
 
 // newConsole returns the console, without an outbox, or nil if it is not configured. The caller closes it.
-func newConsole(c *config.Config, path, version string, log *slog.Logger) (*webConsole, error) {
+func newConsole(c *config.Config, t tokens, path, version string, log *slog.Logger) (*webConsole, error) {
 	if !c.Admin.Console {
 		return nil, nil //nolint:nilnil // none is configured
 	}
@@ -54,17 +53,24 @@ func newConsole(c *config.Config, path, version string, log *slog.Logger) (*webC
 		Many: c.Outboxes.Used(), ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: version, Log: log,
 		Actor: console.ActorHeader{Name: c.Admin.ActorHeader, Proxies: c.Admin.Proxies()},
 	}
-	if !c.Admin.Token.IsZero() {
-		cfg.Token = admin.NewVerifier(c.Admin.Token)
+	if t.all != nil {
+		cfg.Token = t.all
 	}
-	if !c.Admin.ReadOnlyToken.IsZero() {
-		cfg.ReadOnlyToken = admin.NewVerifier(c.Admin.ReadOnlyToken)
+	if t.readOnly != nil {
+		cfg.ReadOnlyToken = t.readOnly
 	}
 	pages, err := console.New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &webConsole{Console: pages, path: path, many: cfg.Many, log: log, shown: make(map[string]shownOutbox)}, nil
+}
+
+// logOut ends all sessions. The console may be nil.
+func (w *webConsole) logOut() {
+	if w != nil {
+		w.LogOut()
+	}
 }
 
 // newPool makes no connection yet.

@@ -18,7 +18,9 @@ import (
 // admin server.
 func NeedRestart(first, c *config.Config) (settings []string) {
 	for _, change := range config.Diff(first, c).Settings {
-		if strings.HasPrefix(change.Path, "admin.") {
+		replaced := change.Path == "admin.token" && !first.Admin.Token.IsZero() && !c.Admin.Token.IsZero() ||
+			change.Path == "admin.read_only_token" && !first.Admin.ReadOnlyToken.IsZero() && !c.Admin.ReadOnlyToken.IsZero()
+		if strings.HasPrefix(change.Path, "admin.") && !replaced {
 			settings = append(settings, change.Path)
 		}
 	}

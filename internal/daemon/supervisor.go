@@ -39,6 +39,7 @@ type supervisor struct {
 
 	metrics outboxMetrics
 	console *webConsole // nil for none
+	tokens  tokens
 
 	// For the goroutine of run.
 	config  *config.Config // in force
@@ -291,6 +292,9 @@ func (s *supervisor) reload(ctx context.Context) {
 	s.apply(ctx, r.wanted, r.next)
 	if ctx.Err() != nil {
 		return
+	}
+	if s.tokens.replace(r.config) {
+		s.console.logOut()
 	}
 	restart := NeedRestart(s.first, r.config)
 	s.state.succeeded(restart)
