@@ -309,7 +309,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 	if err == nil && !removed {
 		err = s.checkIgnored(ctx, "remove a relay", owner, renewals, renewals)
 	}
-	return removed, err
+	return removed, errors.Join(err, sessions.ForgetIgnored(ctx, s.conn.Conn, err))
 }
 
 func (s *session) leave(ctx context.Context) error {
