@@ -102,8 +102,11 @@ func (p *purger) purgeRange(ctx context.Context, session *store.Session, in stor
 	batch := most
 	for more := p.deletes; more; {
 		began := time.Now()
-		next, rest, err := session.Purge(ctx, in, p.config.Retention.Keep, batch, p.refused.ids()...)
+		next, rest, ignored, err := session.Purge(ctx, in, p.config.Retention.Keep, batch, p.refused.ids()...)
 		p.lastBatch = time.Since(began)
+		if len(ignored) > 0 {
+			err = p.refused.addIgnored(ignored)
+		}
 		switch {
 		case err == nil:
 			in.After = next
@@ -156,6 +159,18 @@ func (r *refusedEvents) add(id int64, err error) {
 	r.first, r.err, r.isNew = id, err, true
 }
 
+// addIgnored adds events whose deletion a trigger ignores. It returns an error if there are too many.
+func (r *refusedEvents) addIgnored(ids []int64) error {
+	ignored := sessions.CheckChanged("purge delivered events", 0, int64(len(ids)))
+	for _, id := range ids {
+		if !r.hasRoom() {
+			return ignored
+		}
+		r.add(id, ignored)
+	}
+	return nil
+}
+
 // reportRefused logs that events cannot be deleted, once for all that a round has found. It forgets events that are to be
 // tried again.
 func (p *purger) reportRefused(ctx context.Context) {
@@ -174,7 +189,7 @@ func (p *purger) report(ctx context.Context, err error) {
 	case store.IsDown(err): // reported once for all sessions
 		p.dispatcher.ReportDatabase(err)
 	default:
-		p.log.WarnContext(ctx, "purge failed", "err", err)
+		p.log.WarnContext(ctx, "purge failed", "err", err, "cure", store.CureOf(err))
 	}
 }
 

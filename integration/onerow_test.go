@@ -131,3 +131,101 @@ func TestOneUnroutedIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestOneHandoverIsRefused: a type gains a route, and the database refuses to hand over one of its stored events, or
+// ignores a write of it. The others are handed over and delivered, and later events as well. The one is named, and is
+// delivered once when the cause is gone, also by another relay.
+func TestOneHandoverIsRefused(t *testing.T) {
+	t.Parallel()
+	type way struct {
+		refuse, cure string
+		isUnstored   bool // the event has no row when its type gains a route
+	}
+	on := func(when, then string) way {
+		refuse, cure := trigger("outbox_deliveries", "BEFORE "+when, "r.event_id = 3", then)
+		return way{refuse, cure, false}
+	}
+	check := way{`ALTER TABLE outbox_deliveries ADD CONSTRAINT mine CHECK (event_id <> 3) NOT VALID`, `ALTER TABLE outbox_deliveries DROP CONSTRAINT mine`, false}
+	unstored := check
+	unstored.isUnstored = true
+	for name, c := range map[string]way{
+		"a constraint":            check,
+		"a constraint from start": unstored,
+		"a trigger on INSERT":     on("INSERT", `RAISE 'not this one'`),
+		"a trigger on DELETE":     on("DELETE", `RAISE 'not this one'`),
+		"an ignored INSERT":       on("INSERT", `RETURN NULL`),
+		"an ignored DELETE":       on("DELETE", `RETURN NULL`),
+	} {
+		for _, restarts := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " ", restarts), func(t *testing.T) {
+				t.Parallel()
+				e, h := newEnvIn(t, outboxsql.ModeStream), newRecorder(t)
+				routed := func(patterns ...string) *running {
+					return e.start(func(r *notifyd.Relay) {
+						for _, p := range patterns {
+							if err := r.Handle(p, notifyd.Destination{Name: "all", Handler: h}); err != nil {
+								t.Error(err)
+							}
+						}
+					}, notifyd.Config{})
+				}
+				stored := 10
+				if c.isUnstored {
+					e.exec(c.refuse)
+					stored = 9
+				}
+				first := routed("a")
+				e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'b', 'order', i % 3, '1' FROM generate_series(1, 10) AS i`)
+				e.until("the events are stored", `SELECT count(*) = $1 FROM outbox_deliveries WHERE state = 'unrouted'`, stored)
+				e.until("all have read them", `SELECT bool_and(head >= 10) FROM outbox_positions`)
+				if err := first.end(); err != nil {
+					t.Fatal(err)
+				}
+				if !c.isUnstored {
+					e.exec(c.refuse)
+				}
+
+				r := routed("*")
+				named := func() bool {
+					all := r.Stats().Refusals
+					return len(all) == 1 && strings.Contains(all[0].Withheld(time.Now()), "1 withheld for") &&
+						strings.Contains(all[0].Withheld(time.Now()), "event 3") && all[0].Cure != ""
+				}
+				testenv.Await(t, "the report", named)
+				e.insert("b", "1")
+				testenv.Await(t, "the others", func() bool {
+					for id := range int64(11) {
+						if id+1 != 3 && h.times(id+1) == 0 {
+							return false
+						}
+					}
+					return true
+				})
+				if restarts {
+					if err := r.end(); err != nil {
+						t.Fatal(err)
+					}
+					r = routed("*")
+					testenv.Await(t, "the report", named)
+				}
+				// The scanner begins again when the routes have changed, and names the event again.
+				if n := r.count("the outcome of an event cannot be recorded"); n < 1 || n > 2 {
+					t.Errorf("the log names the event %d times", n)
+				}
+				if n := h.times(3); n > 0 {
+					t.Errorf("the refused event was delivered %d times", n)
+				}
+
+				e.exec(c.cure)
+				testenv.Await(t, "no refusal", func() bool { return r.Stats().Refusals == nil })
+				testenv.Await(t, "the one", func() bool { return h.times(3) > 0 })
+				e.untilDone()
+				for id := range int64(11) {
+					if n := h.times(id + 1); n != 1 {
+						t.Errorf("event %d was delivered %d times", id+1, n)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package exactly
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -417,10 +418,13 @@ const (
 	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(),
 		last_error = nullif($7::text, ''), failed_at = CASE WHEN $7::text <> '' THEN clock_timestamp() END, ` + position.SQLSeen + `
 		FROM ` + sqlDurable + ` WHERE number = $1 AND epoch = $2`
-	// sqlSettled spares the rows of a replay with the original ids: the copy may be older than the replay.
-	sqlSettled = `DELETE FROM outbox_deliveries AS d USING unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
+	// ofSettled spares the rows of a replay with the original ids: the copy may be older than the replay.
+	ofSettled = ` unnest($2::bigint[], $3::bigint[]) AS s(id, replays)
 		WHERE d.destination = $1 AND d.event_id = s.id AND d.replays = s.replays AND d.state IN ('retry', 'parked')
 		AND (d.replays > 0 OR d.ordering_key IS NULL OR d.ordering_key !~ '^#[^/]*$')`
+	sqlSettled = `DELETE FROM outbox_deliveries AS d USING` + ofSettled
+	// sqlNotSettled counts the rows that sqlSettled has left, because a trigger or a rule has ignored it.
+	sqlNotSettled = `SELECT count(*) FROM outbox_deliveries AS d,` + ofSettled
 	// sqlSettledToo audits the rows that sqlSettled deletes, as deliveries.SQLAcknowledged does.
 	sqlSettledToo = `INSERT INTO outbox_audit (actor, action, event_id, destination, details)
 		SELECT 'relay', 'delivered', d.event_id, d.destination, jsonb_build_object('event_type', d.event_type, 'replay', d.replays)
@@ -434,8 +438,8 @@ func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) erro
 	if err != nil {
 		return fmt.Errorf("write the position of %q: %w", x.Name, err)
 	}
-	if tag.RowsAffected() == 0 {
-		return position.ErrFenced
+	if err := session.CheckChanged("adopt a position", tag.RowsAffected(), 1); err != nil { // the transaction has locked the row
+		return fmt.Errorf("write the position of %q: %w", x.Name, err)
 	}
 	ids, replays := make([]int64, len(a.settled)), make([]int64, len(a.settled))
 	for i, s := range a.settled {
@@ -448,6 +452,15 @@ func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) erro
 		if _, err := tx.Exec(ctx, sql, x.Name, ids, replays); err != nil {
 			return fmt.Errorf("remove the delivered rows of %q: %w", x.Name, err)
 		}
+	}
+
+	var left int64
+	err = tx.QueryRow(ctx, sqlNotSettled, x.Name, ids, replays).Scan(&left)
+	if err == nil {
+		err = session.CheckChanged("remove", 0, left)
+	}
+	if err != nil {
+		return fmt.Errorf("remove the delivered rows of %q: %w", x.Name, err)
 	}
 	return nil
 }
@@ -462,7 +475,7 @@ func (x *Position) Checkpoint(ctx context.Context, conn *session.Conn) error {
 	case err != nil:
 		return fmt.Errorf("write a checkpoint of the position of %q: %w", x.Name, err)
 	case tag.RowsAffected() == 0:
-		return position.ErrFenced
+		return cmp.Or(x.Position.CheckIgnored(ctx, conn, "write a checkpoint"), position.ErrFenced)
 	}
 	x.checkpoint++
 	return nil

@@ -552,7 +552,6 @@ func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, er
 		m.wants, m.layouts = wants, h.options.layoutsOf(wants)
 		s.members[h.options.Owner] = m
 	}
-	h.report(connection, nil)
 	h.forget(s.rows)
 	soonest, err := h.removeExpired(ctx, t, s.members)
 	if err != nil {
@@ -591,13 +590,14 @@ func (h *Holder) missing(rows map[shardKey]*row) (missing []string) {
 }
 
 // removeExpired removes members that have not renewed for a term, also from members. It returns the time until the next
-// member expires.
+// member expires. It reports whether the database refuses the removal of one, which costs this relay nothing.
 func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]member) (soonest time.Duration, err error) {
 	now := time.Now()
 	soonest = rebalanceAtMost
 	maps.DeleteFunc(h.sightings, func(owner int64, _ sighting) bool { _, is := members[owner]; return !is })
 	first := !h.hasRead
 	h.hasRead = true
+	var refused error
 	for owner, m := range members {
 		if owner == h.options.Owner {
 			continue
@@ -616,14 +616,17 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 			continue
 		}
 		removed, err := t.remove(ctx, owner, m.renewals)
-		if err != nil {
+		switch {
+		case sessions.IsOfRow(err):
+			refused = err
+		case err != nil:
 			return soonest, err
-		}
-		if removed {
+		case removed:
 			h.log.WarnContext(ctx, "removed a relay that has not renewed its leases", "owner", owner)
 			delete(members, owner)
 		}
 	}
+	h.report(connection, refused)
 	return soonest, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -124,6 +125,9 @@ func (s *session) begin(ctx context.Context) error {
 			break
 		}
 	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = sessions.CheckChanged("name the life of the server", 0, 1)
+	}
 	s.conn.Require(Requires(s.server))
 	return err
 }
@@ -206,9 +210,22 @@ func (s *session) announce(ctx context.Context, wants []string, least int64) (re
 		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
+		return 0, s.checkIgnored(ctx, "announce", s.options.Owner, least, math.MaxInt64)
 	}
 	return renewals, err
+}
+
+// checkIgnored returns an error if a statement has changed no membership, and the membership is there: then a trigger or a
+// rule has ignored the write. Nobody but the member writes its renewals, and others delete only the number they have seen.
+func (s *session) checkIgnored(ctx context.Context, statement string, owner, least, most int64) error {
+	return s.roundTrip(ctx, func(ctx context.Context) error {
+		var rows int64
+		err := s.conn.QueryRow(ctx, `SELECT count(*) FROM outbox_members WHERE owner = $1 AND renewals BETWEEN $2 AND $3`, owner, least, most).Scan(&rows)
+		if err != nil {
+			return err
+		}
+		return sessions.CheckChanged(statement, 0, rows)
+	})
 }
 
 // sqlRenew finds the row by ctid: under an old snapshot its earlier versions stay, and a search by the key would read
@@ -233,7 +250,7 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
+		return 0, s.checkIgnored(ctx, "renew", s.options.Owner, least, math.MaxInt64)
 	}
 	return renewals, err
 }
@@ -289,7 +306,10 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 		removed = tag.RowsAffected() == 1
 		return err
 	})
-	return removed, err
+	if err == nil && !removed {
+		err = s.checkIgnored(ctx, "remove a relay", owner, renewals, renewals)
+	}
+	return removed, errors.Join(err, sessions.ForgetIgnored(ctx, s.conn.Conn, err))
 }
 
 func (s *session) leave(ctx context.Context) error {
@@ -340,15 +360,21 @@ func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch 
 	return epoch, err
 }
 
-// sqlRelease does nothing if the position has another epoch: then it is done as well.
+// sqlRelease does nothing if the position has another epoch: then it is done as well. It returns whether it has released
+// and whether it has locked the row, as sqlTake does.
 const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE number = $1 AND epoch = $2 FOR NO KEY UPDATE SKIP LOCKED),
 	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.number = mine.number RETURNING p.number)
 	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE number = $1 AND epoch = $2),
+		(SELECT count(*) FROM released), (SELECT count(*) FROM mine),
 		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'shards') END::text`
 
 func (w *positionWriter) release(ctx context.Context, server string, id int32, epoch int64) (done bool, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {
-		return conn.QueryRow(ctx, sqlRelease, id, epoch, w.channel).Scan(&done, nil)
+		var released, mine int64
+		if err := conn.QueryRow(ctx, sqlRelease, id, epoch, w.channel).Scan(&done, &released, &mine, nil); err != nil {
+			return err
+		}
+		return sessions.CheckChanged("release a shard", released, mine)
 	})
 	return done, err
 }

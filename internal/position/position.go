@@ -103,19 +103,20 @@ func (p *Position) update(ctx context.Context, db Querier, byPlace, byKey string
 	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, p.checkIgnored(ctx, db)
+		return false, p.CheckIgnored(ctx, db, "save")
 	case err != nil:
 		return false, fmt.Errorf("save a position: %w", err)
 	}
 	return true, nil
 }
 
-// checkIgnored returns an error if the shard still belongs to this owner: then a trigger or a rule has ignored the write.
-func (p *Position) checkIgnored(ctx context.Context, db Querier) error {
-	var mine bool
-	err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_positions WHERE number = $1::int AND epoch = $2::bigint)`, p.PositionID, p.Epoch).Scan(&mine)
-	if err == nil && mine {
-		err = &session.IgnoredError{Statement: "save", Rows: 1}
+// CheckIgnored returns an error if the shard still belongs to this owner, after a statement that has not changed its row:
+// then a trigger or a rule has ignored the write.
+func (p *Position) CheckIgnored(ctx context.Context, db Querier, statement string) error {
+	var mine int64
+	err := db.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE number = $1::int AND epoch = $2::bigint`, p.PositionID, p.Epoch).Scan(&mine)
+	if err == nil {
+		err = session.CheckChanged(statement, 0, mine)
 	}
 	if err != nil {
 		return fmt.Errorf("save a position: %w", err)

@@ -67,7 +67,7 @@ func TestFinish(t *testing.T) {
 			if _, _, err := k.Reroute(t.Context(), func(string) bool { return true }); err != nil {
 				t.Error(err)
 			}
-			if _, _, err := k.Purge(t.Context(), store.AllIDs(), time.Hour, 10); err != nil {
+			if _, _, _, err := k.Purge(t.Context(), store.AllIDs(), time.Hour, 10); err != nil {
 				t.Error(err)
 			}
 		})

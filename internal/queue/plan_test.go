@@ -131,7 +131,7 @@ func TestPlansAsRun(t *testing.T) {
 			_, _, err = k.Reroute(t.Context(), func(string) bool { return true })
 		}
 		if err == nil {
-			_, _, err = k.Purge(t.Context(), store.AllIDs(), time.Hour, 100)
+			_, _, _, err = k.Purge(t.Context(), store.AllIDs(), time.Hour, 100)
 		}
 		if err != nil {
 			t.Fatal(err)

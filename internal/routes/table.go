@@ -144,10 +144,17 @@ func (t *Table) Unrouted(v Verdict, id int64) bool {
 	return !read || slices.ContainsFunc(t.readers, func(r reader) bool { return t.owed(v, &r, id, read) })
 }
 
-// Due reports whether a destination that gets such events now is owed this one.
-func (t *Table) Due(v Verdict, id int64) bool {
+// Due reports whether a destination that gets such events now is owed this one. It is late if all others have been handed
+// to the destination.
+func (t *Table) Due(v Verdict, id int64) (due, late bool) {
 	read := t.read(v, id)
-	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.gets(&r) && t.owed(v, &r, id, read) })
+	for i := range t.readers {
+		r := &t.readers[i]
+		if v.gets(r) && t.owed(v, r, id, read) {
+			due, late = true, late || t.ranges[r.newest].Handed
+		}
+	}
+	return due, late
 }
 
 // Settled reports whether a destination reads all events of the type above the id, and no destination is owed one.

@@ -28,6 +28,8 @@ const (
 	foreignKey = "23503"
 	// ignored is the code of a session.IgnoredError.
 	ignored = "02000"
+	// notSupported: PostgreSQL cannot run the statement on a table with a rule.
+	notSupported = "0A000"
 	// indexCorrupted: an index and its table do not match.
 	indexCorrupted = "XX002"
 )
@@ -148,6 +150,8 @@ func Cure(code string) string {
 		return "give the database's disk space"
 	case code == foreignKey:
 		return "give the foreign key ON DELETE CASCADE or ON DELETE SET NULL, or drop it; notifyd doctor lists the foreign keys to outbox_events"
+	case code == notSupported:
+		return "drop the rule that the error names; notifyd doctor lists the rules that are not notifyd's"
 	case code == ignored:
 		return "drop the trigger or the rule that ignores the change; notifyd doctor lists those that are not notifyd's"
 	case code == dataCorrupted:

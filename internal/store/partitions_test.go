@@ -178,7 +178,7 @@ func TestPurgeRange(t *testing.T) {
 		SELECT i, 'a', '1', 'done', now() - interval '2 hours' FROM unnest(ARRAY[-3, 1, 2, 3, 4294967299, 1099511627776]) i`)
 	k := d.relaySession(options())
 	for _, in := range []Range{{math.MinInt64, 0}, {1, 2}, {1 << 33, math.MaxInt64}} {
-		if _, _, err := k.Purge(t.Context(), in, time.Hour, 10); err != nil {
+		if _, _, _, err := k.Purge(t.Context(), in, time.Hour, 10); err != nil {
 			t.Fatal(err)
 		}
 	}

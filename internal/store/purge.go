@@ -5,8 +5,22 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+const (
+	// deleteOld deletes the old events among those seen that have no row. The end of its condition follows.
+	deleteOld = `expired AS MATERIALIZED (
+		SELECT s.id FROM seen AS s WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id)),
+	gone AS (DELETE FROM outbox_events AS e USING expired WHERE e.id = expired.id`
+	// notDeleted are the events that deleteOld has left.
+	notDeleted = `ARRAY(SELECT id FROM expired EXCEPT SELECT id FROM gone)`
+	// sqlStillThere reads which events were left because a trigger has ignored their deletion: another session has neither
+	// deleted nor changed them.
+	sqlStillThere = `SELECT id FROM outbox_events WHERE id = ANY($1::bigint[]) AND (state = 'done' OR $2) ORDER BY id`
 )
 
 // sqlPurge bounds the rows read, not the rows deleted: it passes rows that stay once, not in every batch.
@@ -14,10 +28,8 @@ const sqlPurge = `WITH seen AS MATERIALIZED (
 		SELECT id, state = 'done' AND processed_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old,
 			state = 'done' AS done
 		FROM outbox_events WHERE id > $1 AND id <= $4 ORDER BY id LIMIT $3),
-	gone AS (
-		DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
-		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id) AND e.id <> ALL($5))
-	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`
+	` + deleteOld + ` AND e.state = 'done' RETURNING e.id)
+	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false), ` + notDeleted + ` FROM seen`
 
 // Events below a position have been delivered, or stored in outbox_deliveries in the same transaction: one snapshot
 // shows both. A replay still needs the events above its head. Without positions, only events that were done before
@@ -30,10 +42,8 @@ const sqlPurgeStream = `WITH low AS MATERIALIZED (
 	seen AS MATERIALIZED (
 		SELECT id, created_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old
 		FROM outbox_events WHERE id > $1 AND id <= $4 AND id < (SELECT id FROM low) ORDER BY id LIMIT $3),
-	gone AS (
-		DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old
-		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id) AND e.id <> ALL($5))
-	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false) FROM seen`
+	` + deleteOld + ` RETURNING e.id)
+	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false), ` + notDeleted + ` FROM seen`
 
 // ErrNoProgress is returned by Purge for a batch size below 1.
 var ErrNoProgress = errors.New("purge batch must be at least 1")
@@ -43,19 +53,31 @@ var ErrNoProgress = errors.New("purge batch must be at least 1")
 // that are too young and none that is old enough. Events with unfinished deliveries or dead letters stay.
 //
 // In a stream, Purge deletes events that were written longer ago than keep and lie below all positions: below their
-// heads, and outside their open ranges. The events in except stay.
-func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch int, except ...int64) (next int64, more bool, err error) {
+// heads, and outside their open ranges. The events in except stay. It returns the events that were not deleted because a
+// trigger ignores that.
+func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch int, except ...int64) (next int64, more bool, ignored []int64, err error) {
 	if batch < 1 {
-		return in.After, false, ErrNoProgress
+		return in.After, false, nil, ErrNoProgress
 	}
 	err = k.Do(ctx, "purge delivered events", func(ctx context.Context, c *session.Conn) error {
-		statement := sqlPurge
-		if k.options.Mode == outboxsql.ModeStream {
+		statement, isStream := sqlPurge, k.options.Mode == outboxsql.ModeStream
+		if isStream {
 			statement = sqlPurgeStream
 		}
-		return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...)).Scan(&next, &more)
+		var left []int64
+		err := c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...)).Scan(&next, &more, &left)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+
+		rows, err := c.Query(ctx, sqlStillThere, left, isStream)
+		if err != nil {
+			return err
+		}
+		ignored, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
 	})
-	return next, more, err
+	return next, more, ignored, err
 }
 
 // First returns the first event of a range of ids.

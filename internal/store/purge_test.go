@@ -54,7 +54,7 @@ func TestPurgeStream(t *testing.T) {
 	d.purgeAll(k, 0, 100)
 	d.expect("kept for no time", left, "3 4 29 30")
 	d.exec(`DELETE FROM outbox_deliveries`)
-	if _, _, err := k.Purge(t.Context(), Range{3, math.MaxInt64}, 0, 100); err != nil {
+	if _, _, _, err := k.Purge(t.Context(), Range{3, math.MaxInt64}, 0, 100); err != nil {
 		t.Error(err)
 	}
 	d.expect("in a range", left, "3 29 30")

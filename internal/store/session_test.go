@@ -42,7 +42,7 @@ func (d *db) purgeAll(k *Session, keep time.Duration, batch int) (batches int) {
 	d.Helper()
 	var after int64
 	for more := true; more; batches++ {
-		next, m, err := k.Purge(d.Context(), Range{after, math.MaxInt64}, keep, batch)
+		next, m, _, err := k.Purge(d.Context(), Range{after, math.MaxInt64}, keep, batch)
 		if err != nil {
 			d.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestPurge(t *testing.T) {
 	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 3`)
 	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (5, 'x', 'a', 'dead'), (3, 'x', 'a', 'retry')`)
 	k := d.relaySession(options())
-	next, more, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, time.Hour, 3)
+	next, more, _, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, time.Hour, 3)
 	if err != nil || next != 3 || !more {
 		t.Errorf("first batch: next %d, more %t, %v", next, more, err)
 	}
@@ -74,10 +74,10 @@ func TestPurge(t *testing.T) {
 	d.expect("past the young one", remaining, "3", "5", "6", "7", "8")
 	d.purgeAll(k, 0, 3)
 	d.expect("nothing is kept", remaining, "3", "5", "6", "7")
-	if next, more, err := k.Purge(t.Context(), Range{1000, math.MaxInt64}, 0, 3); next != 1000 || more || err != nil {
+	if next, more, _, err := k.Purge(t.Context(), Range{1000, math.MaxInt64}, 0, 3); next != 1000 || more || err != nil {
 		t.Errorf("at the end: %d %t %v", next, more, err)
 	}
-	if _, _, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, 0, 0); !errors.Is(err, ErrNoProgress) {
+	if _, _, _, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, 0, 0); !errors.Is(err, ErrNoProgress) {
 		t.Errorf("batch of 0: %v", err)
 	}
 }
@@ -166,7 +166,7 @@ func TestSessionStaysAlive(t *testing.T) {
 	alive := fmt.Sprintf(`SELECT (NOT (pg_try_advisory_lock(%[1]d) AND pg_advisory_unlock(%[1]d)))::text`, o.Owner)
 
 	d.exec(`ALTER TABLE outbox_events RENAME TO elsewhere`)
-	if _, _, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, 0, 1); err == nil {
+	if _, _, _, err := k.Purge(t.Context(), Range{0, math.MaxInt64}, 0, 1); err == nil {
 		t.Error("purged a table that is not there")
 	}
 	d.expect("after an error", alive, "true")
@@ -178,7 +178,7 @@ func TestSessionStaysAlive(t *testing.T) {
 	d.exec(`LOCK TABLE outbox_events`)
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := k.Purge(ctx, Range{0, math.MaxInt64}, 0, 1)
+		_, _, _, err := k.Purge(ctx, Range{0, math.MaxInt64}, 0, 1)
 		done <- err
 	}()
 	for one[int](d, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox_events'::regclass`) == 0 {
@@ -190,7 +190,7 @@ func TestSessionStaysAlive(t *testing.T) {
 		t.Errorf("the running statement was given up: %v", err)
 	}
 	d.expect("after the caller gave up", alive, "true")
-	if _, _, err := k.Purge(ctx, Range{0, math.MaxInt64}, 0, 1); !errors.Is(err, context.Canceled) {
+	if _, _, _, err := k.Purge(ctx, Range{0, math.MaxInt64}, 0, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("purged for a caller who had given up: %v", err)
 	}
 	d.expect("after that", alive, "true")

@@ -48,6 +48,8 @@ type unroutedScanner struct {
 	// withheld has rows that the database refuses.
 	withheld withheld.Set[[]unroutedEvent]
 	rescan   bool // there may be rows whose type has gained a route
+	// late has the events that were withheld while others were handed out: a destination that has got those still gets these.
+	late map[int64]bool
 	// covered is the id up to which a read has looked for all gaps since the routes were loaded.
 	covered int64
 	dirty   bool
@@ -68,12 +70,22 @@ const routerGapPoll = 50 * time.Millisecond
 type unroutedEvent struct {
 	id        int64
 	eventType string
+	stored    bool // it has a row
+}
+
+// idsOf returns the ids of events, never nil.
+func idsOf(all []unroutedEvent) []int64 {
+	ids := make([]int64, len(all))
+	for i, e := range all {
+		ids[i] = e.id
+	}
+	return ids
 }
 
 func newUnroutedScanner(e *Engine, p position.Position) *unroutedScanner {
 	r := &unroutedScanner{
 		e: e, pos: p, wake: make(chan struct{}, 1), withheld: withheld.NewSet[[]unroutedEvent](), reader: tail.NewReader(p.Head, p.Open, e.writers), covered: math.MinInt64,
-		routes: routes.NewTable(nil), skipped: make(map[string]bool), warned: make(map[string]bool), gapWait: routerGapPoll,
+		routes: routes.NewTable(nil), skipped: make(map[string]bool), warned: make(map[string]bool), gapWait: routerGapPoll, late: make(map[int64]bool),
 	}
 	r.hint.Store(true)
 	r.figures.Store(&observe.PositionStats{Head: p.Head})
@@ -346,9 +358,12 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 			continue
 		}
 		if v := r.routes.Of(e.Type); r.routes.Unrouted(v, e.ID) {
-			r.pending = append(r.pending, unroutedEvent{e.ID, e.Type})
-			if r.routes.Due(v, e.ID) {
+			r.pending = append(r.pending, unroutedEvent{id: e.ID, eventType: e.Type})
+			if due, late := r.routes.Due(v, e.ID); due {
 				r.rescan = true // it has gained a route since
+				if late {       // a former owner has withheld it
+					r.late[e.ID] = true
+				}
 			} else if !r.routes.Gotten(v) {
 				r.warnOnce(e)
 			}
@@ -425,7 +440,12 @@ SELECT p.id, '', p.type, 'unrouted' FROM unnest($1::bigint[], $2::text[]) AS p(i
 func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 	if len(r.withheld.Rows) > 0 && !time.Now().Before(r.withheld.Until()) {
 		again, _ := r.withheld.Take()
-		r.pending = append(r.pending, again...)
+		for _, e := range again {
+			r.late[e.id] = true
+			if !e.stored {
+				r.pending = append(r.pending, e)
+			}
+		}
 		r.dirty, r.rescan = true, true // their types may have gained a route
 	}
 	if !r.dirty {
@@ -443,18 +463,30 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
 	r.pending, r.savedAt = nil, time.Now()
 	r.saves++
-	if len(r.withheld.Rows) == 0 && r.withheld.Ended() {
+	r.endWithheld()
+	return nil
+}
+
+// endWithheld ends the report of single events, once all are stored and handed out.
+func (r *unroutedScanner) endWithheld() {
+	if len(r.withheld.Rows) == 0 && !r.rescan && r.withheld.Ended() {
 		r.e.accepted(reportRouter + ", single events")
 	}
-	return nil
 }
 
 // saveInHalves withholds the rows that the database refuses, and writes the others. The next save passes these.
 func (r *unroutedScanner) saveInHalves(ctx context.Context, conn *session.Conn, refusal error) error {
 	refused, err := session.InHalves(r.pending, func(some []unroutedEvent) error { return r.write(ctx, conn, some, r.pending) })
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	return r.withhold(ctx, conn, refused, refusal)
+}
+
+// withhold withholds events whose rows the database refuses. It returns refusal, the error of the write of all rows
+// together, if none is refused alone.
+func (r *unroutedScanner) withhold(ctx context.Context, conn *session.Conn, refused []session.Refused[unroutedEvent], refusal error) error {
+	switch {
 	case len(refused) == 0:
 		return refusal
 	case len(r.withheld.Rows)+len(refused) > withheld.Max:
@@ -465,7 +497,7 @@ func (r *unroutedScanner) saveInHalves(ctx context.Context, conn *session.Conn, 
 		r.withheld.Rows = append(r.withheld.Rows, one.Item)
 	}
 	r.withheld.Wait()
-	r.e.report(reportRouter+", single events", &withheld.Error{Event: refused[0].Item.id, N: len(refused), Err: refused[0].Err})
+	r.e.report(reportRouter+", single events", &withheld.Error{Event: refused[0].Item.id, N: len(r.withheld.Rows), Err: refused[0].Err})
 	return session.ForgetIgnored(ctx, conn.Conn, refused[0].Err)
 }
 
@@ -479,9 +511,9 @@ func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, o
 		case len(rows) == 0:
 			return nil
 		}
-		ids, types := make([]int64, len(rows)), make([]string, len(rows))
+		ids, types := idsOf(rows), make([]string, len(rows))
 		for i, p := range rows {
-			ids[i], types[i] = p.id, p.eventType
+			types[i] = p.eventType
 		}
 		tag, err := tx.Exec(ctx, sqlUnrouted, ids, types)
 		if err == nil && tag.RowsAffected() < int64(len(ids)) { // some have rows, or a write was ignored
@@ -502,7 +534,9 @@ func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, o
 func (r *unroutedScanner) open(some []unroutedEvent) tail.Ranges {
 	open := r.reader.Gaps()
 	for _, e := range slices.Concat(some, r.withheld.Rows) {
-		open.Add(tail.Range{From: e.id, To: e.id})
+		if e.id <= r.reader.Head() {
+			open.Add(tail.Range{From: e.id, To: e.id})
+		}
 	}
 	return open
 }
@@ -529,16 +563,24 @@ FROM (SELECT event_id, event_type FROM outbox_deliveries WHERE destination = '' 
 	ORDER BY available_at, event_id LIMIT $1) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
-// sqlHand inserts a row for each destination that gets an event, in the shard of the event.
+// sqlHand inserts a row for each destination that gets an event, in the shard of the event. It returns how many rows are
+// missing then, because a trigger has ignored their write.
 func sqlHand() string {
-	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards FROM outbox_positions GROUP BY destination HAVING max(shards) > 1)
-INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, shard)
-SELECT p.id, p.destination, p.type, p.state, nullif(p.key, ''),
-	coalesce((SELECT 1 + ` + outboxsql.Hash("e.") + ` % n.shards FROM n, outbox_events AS e WHERE n.destination = p.destination AND e.id = p.id),
-		(SELECT 1 FROM n WHERE n.destination = p.destination), 0)
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)
-ON CONFLICT DO NOTHING`
+	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards FROM outbox_positions GROUP BY destination HAVING max(shards) > 1),
+p AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)),
+made AS (INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, shard)
+	SELECT p.id, p.destination, p.type, p.state, nullif(p.key, ''),
+		coalesce((SELECT 1 + ` + outboxsql.Hash("e.") + ` % n.shards FROM n, outbox_events AS e WHERE n.destination = p.destination AND e.id = p.id),
+			(SELECT 1 FROM n WHERE n.destination = p.destination), 0)
+	FROM p ON CONFLICT DO NOTHING RETURNING event_id, destination)
+SELECT count(*) FROM p WHERE NOT EXISTS (SELECT FROM made AS m WHERE m.event_id = p.id AND m.destination = p.destination)
+	AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = p.id AND d.destination = p.destination)`
 }
+
+// sqlNotHanded counts the rows without a destination, among those of a page ($1), whose write a trigger or a rule has
+// ignored: it should have deleted them, made them unrouted ($2), or delayed them ($3).
+const sqlNotHanded = `SELECT count(*) FROM outbox_deliveries AS d WHERE d.destination = '' AND d.event_id = ANY($1)
+AND NOT (d.event_id = ANY($2) AND d.state || '' = 'unrouted' OR d.event_id = ANY($3) AND d.xmin = pg_current_xact_id()::xid)`
 
 // handOut stores events that had no route as rows of the destinations that get them now. It notifies waiting
 // destinations when no such events are left.
@@ -581,6 +623,7 @@ func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (m
 			}
 		}
 		r.rescan = ctx.Err() != nil
+		r.endWithheld()
 	}
 	for ctx.Err() == nil {
 		all, err := r.hand(ctx, conn, sqlDecided, handBatch)
@@ -599,10 +642,10 @@ func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (m
 func (r *unroutedScanner) handTypes(ctx context.Context, conn *session.Conn, types []string) (moved bool, err error) {
 	for after := int64(math.MinInt64); len(types) > 0 && ctx.Err() == nil; {
 		all, err := r.hand(ctx, conn, sqlWaiting, types, after, handBatch)
-		if err != nil || len(all.read) == 0 {
+		if err != nil || all.rows == 0 {
 			return moved, err
 		}
-		moved, after = true, slices.Max(all.read)
+		moved, after = moved || len(all.read) > 0, all.last
 	}
 	return moved, nil
 }
@@ -616,23 +659,50 @@ func (r *unroutedScanner) routedTypes(ctx context.Context, conn *session.Conn, p
 	return types, next, nil
 }
 
-// hand hands out some rows, and returns the rows that it has read.
-func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query string, args ...any) (all handover, err error) {
+// hand hands out some rows, and returns what it has read. It withholds the rows that the database refuses alone.
+func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query string, args ...any) (handover, error) {
+	all, err := r.handSome(ctx, conn, nil, query, args...)
+	if session.IsOfRow(err) && !conn.IsClosed() {
+		refused, halvesErr := session.InHalves(all.read, func(some []unroutedEvent) error {
+			_, err := r.handSome(ctx, conn, idsOf(some), query, args...)
+			return err
+		})
+		if halvesErr == nil {
+			halvesErr = r.withhold(ctx, conn, refused, err)
+			r.dirty = true
+		}
+		err = halvesErr
+	}
+	if err != nil {
+		return all, fmt.Errorf("hand out events that had no route: %w", wholeOf(err))
+	}
+	return all, nil
+}
+
+// handSome hands out the rows of a query in one transaction, or those of them that only has.
+func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only []int64, query string, args ...any) (all handover, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		// Locks the position against a successor. Proves that this relay owns it, and that the loaded routes are
 		// current.
 		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(nil), 0); err != nil || !ok {
-			return cmp.Or(err, position.ErrFenced)
+			return wholeError{cmp.Or(err, position.ErrFenced)}
 		}
 		rows, err := tx.Query(ctx, query, args...)
 		if err != nil {
-			return err
+			return wholeError{err}
 		}
-		all = handover{kept: []int64{}} // never nil: <> ALL (NULL) is never true
+
+		all = handover{kept: []int64{}, missing: []int64{}} // never nil: <> ALL (NULL) is never true
+		withheld := idsOf(r.withheld.Rows)
 		var e delivery.Event
 		var missing bool
 		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &missing}, func() error {
-			all.read = append(all.read, e.ID)
+			all.rows++
+			all.last = e.ID
+			if slices.Contains(withheld, e.ID) || only != nil && !slices.Contains(only, e.ID) {
+				return nil
+			}
+			all.read = append(all.read, unroutedEvent{id: e.ID, eventType: e.Type, stored: true})
 			if missing {
 				all.missing, all.delays = append(all.missing, e.ID), append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
 			} else {
@@ -640,28 +710,47 @@ func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query st
 			}
 			return nil
 		})
-		if err != nil || len(all.read) == 0 {
-			return err
+		if err != nil {
+			return wholeError{err}
 		}
-		if _, err := tx.Exec(ctx, sqlHand(), all.ids, all.names, all.types, all.states, all.keys); err != nil {
-			return err
+		if len(all.read) == 0 {
+			return nil
 		}
-		if _, err := tx.Exec(ctx, sqlUndecided, all.kept); err != nil {
-			return err
-		}
-		if len(all.missing) > 0 {
-			if _, err := tx.Exec(ctx, sqlMissing, all.missing, all.delays, engine.ClassMissing, engine.ErrMissing.Error()); err != nil {
-				return err
-			}
-		}
-		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`,
-			all.read, append(all.kept, all.missing...)) // kept is never nil
-		return err
+		return all.write(ctx, tx)
 	})
-	if err != nil {
-		return handover{}, fmt.Errorf("hand out events that had no route: %w", err)
+	if err == nil {
+		for _, e := range all.read {
+			delete(r.late, e.id)
+		}
 	}
-	return all, nil
+	return all, err
+}
+
+// write inserts the rows of the destinations, and deletes those without one.
+func (h *handover) write(ctx context.Context, tx pgx.Tx) error {
+	read := idsOf(h.read)
+	var ignored, left int64
+	if err := tx.QueryRow(ctx, sqlHand(), h.ids, h.names, h.types, h.states, h.keys).Scan(&ignored); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sqlUndecided, h.kept); err != nil {
+		return err
+	}
+	if len(h.missing) > 0 {
+		if _, err := tx.Exec(ctx, sqlMissing, h.missing, h.delays, engine.ClassMissing, engine.ErrMissing.Error()); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`,
+		read, append(h.kept, h.missing...)) // kept is never nil
+	if err != nil {
+		return err
+	}
+
+	if err := tx.QueryRow(ctx, sqlNotHanded, read, h.kept, h.missing).Scan(&left); err != nil {
+		return err
+	}
+	return session.CheckChanged("hand out", 0, ignored+left)
 }
 
 // sqlUndecided records that delayed events of a former queue have no route.
@@ -676,10 +765,12 @@ FROM unnest($1::bigint[], $2::bigint[]) AS p(event_id, delay) WHERE d.destinatio
 
 // handover collects the rows to write.
 type handover struct {
-	read    []int64 // rows that were read
-	missing []int64 // the part of read whose events are missing
-	delays  []int64 // until the next check of each, in microseconds
-	kept    []int64 // rows that stay: no route, or a route to a destination that no relay has begun
+	rows    int             // number of rows in the page
+	last    int64           // the last one
+	read    []unroutedEvent // rows to hand out
+	missing []int64         // the part of read whose events are missing
+	delays  []int64         // until the next check of each, in microseconds
+	kept    []int64         // rows that stay: no route, or a route to a destination that no relay has begun
 	ids     []int64
 	names   []string
 	types   []string
@@ -697,7 +788,7 @@ func (r *unroutedScanner) addRows(all *handover, e *delivery.Event, decided bool
 	}
 	key := dispatch.OrderingKey(e)
 	for to := range r.routes.Takers(v, e.ID) {
-		if !decided && to.Handed {
+		if !decided && to.Handed && !r.late[e.ID] {
 			continue
 		}
 		state := deliveries.Retry
