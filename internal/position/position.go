@@ -194,26 +194,26 @@ const (
 	// sqlIDs reads the last id; it is NULL at the moment in which ALTER SEQUENCE replaces the file of the sequence. Of
 	// the last hundred ids of an anchor it returns the ids of events that were written since: the sequence has assigned
 	// these again. An UPDATE or a rewrite of the table gives an event another transaction, but the event is older.
-	// Transaction numbers of rows have 32 bits.
+	// Transaction numbers of rows have 32 bits. An event with a time in the future is from before the clock was set back.
 	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
-		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
+		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5 AND e.created_at <= clock_timestamp()
 			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id)
 	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.number = $1 AND p.epoch = $2`
 
 	// sqlNewer returns the first passed id with an event that was written after an anchor; 0 without one. If the event
 	// before it is newer as well, the result is the first id of the table. It reads ids where a sequence can assign ids
 	// again: where retention has deleted events, and at the last ones. An UPDATE or a rewrite of the table does not change
-	// created_at.
+	// created_at, and a time in the future is from before the clock was set back.
 	//
 	// The second column reports whether the table has kept events from before the anchor, and none of the ids that the position
 	// had passed at the anchor has a newer one. Then newer events came since, in the usual way.
 	sqlNewer = `WITH ends AS MATERIALIZED (
 			(SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id LIMIT 10000)
 			UNION ALL (SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT 10000)),
-		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND NOT id <@ $3::text::int8multirange)
+		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND created_at <= clock_timestamp() AND NOT id <@ $3::text::int8multirange)
 	SELECT coalesce(CASE WHEN (SELECT created_at FROM outbox_events WHERE id < newer.id ORDER BY id DESC LIMIT 1) > $2
 		THEN (SELECT min(id) FROM ends) ELSE newer.id END, 0),
-		coalesce((SELECT bool_and(created_at <= $2) FROM ends WHERE id <= $4 AND NOT id <@ $5::text::int8multirange), false)
+		coalesce((SELECT bool_and(created_at <= $2 OR created_at > clock_timestamp()) FROM ends WHERE id <= $4 AND NOT id <@ $5::text::int8multirange), false)
 	FROM newer`
 
 	// sqlReused marks all positions that have passed possibly reused ids. The mark outlives its cause: the sequence may

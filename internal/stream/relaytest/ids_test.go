@@ -482,6 +482,13 @@ func TestStreamIDsGoOn(t *testing.T) {
 		"unlogged and back": func(i *idsTest) {
 			i.exec(`ALTER TABLE outbox_events SET UNLOGGED`, `ALTER TABLE outbox_events SET LOGGED`)
 		},
+		// As if the clock of the server had been set back since the events were written.
+		"rows from before a step of the clock rewritten": func(i *idsTest) {
+			i.exec(`UPDATE outbox_events SET created_at = created_at + interval '1 hour'`)
+		},
+		"new files after a step of the clock": func(i *idsTest) {
+			i.exec(`UPDATE outbox_events SET created_at = created_at + interval '1 hour'`, `VACUUM FULL outbox_events`, `ALTER TABLE outbox_events SET UNLOGGED`)
+		},
 		"partitioned": (*idsTest).partition,
 		"ids jump":    func(i *idsTest) { i.exec(`SELECT setval('outbox_events_id_seq', 100000)`) },
 		"emptied":     func(i *idsTest) { i.exec(`TRUNCATE outbox_events`) },
