@@ -225,17 +225,24 @@ func TestManyMissingEvents(t *testing.T) {
 	}
 }
 
-// TestParkedInQueue: parked deliveries of a stream are restored into a queue. A relay that starts delivers them.
+// TestParkedInQueue: parked deliveries of a stream are restored into a queue, before a relay starts and while it is at work.
 func TestParkedInQueue(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, outboxsql.ModeQueue)
 	const events = 2500
-	e.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', 'deferred' FROM generate_series(1, $1)`, events)
-	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state) SELECT id, 'all', 'a', 'order/' || id % 7, 'parked' FROM outbox_events`)
+	restore := func() {
+		e.exec(`WITH e AS (INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', 'deferred' FROM generate_series(1, $1) RETURNING id)
+			INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state) SELECT id, 'all', 'a', 'order/' || id % 7, 'parked' FROM e`, events)
+	}
+	restore()
 	h := newRecorder(t)
 	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
+	for range 2 {
+		e.untilDone()
+		restore()
+	}
 	e.untilDone()
-	h.each(events)
+	h.each(3 * events)
 }
 
 // TestParkedRestoredBehindRelay: parked deliveries alone are restored while a relay of a stream is at work. They are

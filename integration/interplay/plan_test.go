@@ -149,7 +149,7 @@ type step struct {
 	settings    []destination // reload
 	at          int           // seek: percent of the ids, replay: where the range begins
 	heal        bool          // redeliver: the events succeed after this step
-	offset      time.Duration // setClock: the clock of the server, compared with the machine's
+	offset      time.Duration // setClock: the clock of the server, compared with the beginning
 }
 
 // String describes a step.
@@ -335,8 +335,8 @@ func newPlan(seed uint64) *plan {
 	return p
 }
 
-// setClocks sets the clock of the server back and forward at some times. Each such plan needs its own server, so few have
-// them. The clock is never ahead of the machine's, which it has again at each rest: then all delayed events are due.
+// setClocks sets the clock of the server back and forward at some times. Each such plan needs its own server, so few do it.
+// The clock is never ahead of its beginning, and returns there at each rest: then all delayed events are due.
 func (p *plan) setClocks(r *rand.Rand) {
 	if r.IntN(clockPlans) > 0 {
 		return
