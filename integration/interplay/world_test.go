@@ -224,6 +224,7 @@ func (w *world) stepClock(offset time.Duration) error {
 	if offset > w.offset && w.mode == outboxsql.ModeQueue {
 		w.model.faulty(w.sink.clock())
 	}
+	w.model.setBack = w.model.setBack || offset < w.offset
 	w.setClock(ahead + offset)
 	w.offset = offset
 	var now time.Time
