@@ -130,8 +130,13 @@ func (m *model) rerouted(clock int, to routes, settings []destination, seen map[
 	m.disturb("")
 }
 
-// converted notes another mode.
+// converted notes another mode. A queue delivers by the routes at the delivery what a stream had read and not delivered.
 func (m *model) converted(clock int, to outboxsql.Mode) {
+	for _, e := range m.entries {
+		if to == outboxsql.ModeQueue && e.status == pending {
+			e.seen = -1
+		}
+	}
 	m.periods = append(m.periods, period{to, clock})
 	m.disturb("")
 }

@@ -170,36 +170,23 @@ func sqlTotal(o *order) string {
 FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $3)) AS u`
 }
 
-const (
-	// findEvery is the time between two searches for restored rows, and findShare bounds the share of time that they take to
-	// 1/findShare.
-	findEvery = 10 * time.Second
-	findShare = 20
-	// findTimeout bounds one statement of a search: an old snapshot may keep millions of index entries of finished rows. After
-	// a timeout the search begins again, after a pause of findAgain.
-	findTimeout = 200 * time.Millisecond
-	findAgain   = time.Minute
-)
-
-// parkedSearch is a search for restored rows, page by page.
-type parkedSearch struct {
-	after string    // the name of the last queue of the last page
-	at    time.Time // time of the next page
-}
+// findTimeout bounds one page of the search for restored rows.
+const findTimeout = 200 * time.Millisecond
 
 // findParked continues the search for queues that wait for nothing: their first rows are parked, do not run, and the lane
 // knows of no stored delivery in front. A person has restored such rows while the shard was at work.
-func (l *loader) findParked(ctx context.Context, conn *session.Conn, search *parkedSearch) error {
+func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
+	search := &l.stored.due.Restored
 	began := time.Now()
-	if began.Before(search.at) {
+	if !search.IsDue(began) {
 		return nil
 	}
 
-	query, args := sqlWalk(liveKind()), []any{l.name, search.after, walkPage}
+	query, args := sqlWalk(liveKind()), []any{l.name, search.After, walkPage}
 	if l.order.total {
 		query, args = sqlFirstOfTotal(l.order), args[:1]
 	}
-	found, last, read := false, "", 0
+	found, last := false, ""
 	begin := pgx.TxOptions{BeginQuery: fmt.Sprintf("BEGIN READ ONLY; SET LOCAL statement_timeout = %d", findTimeout.Milliseconds())}
 	err := pgx.BeginTxFunc(ctx, conn, begin, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, query, args...)
@@ -210,17 +197,11 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn, search *par
 		var shard int
 		var id int64
 		_, err = pgx.ForEachRow(rows, []any{&name, &state, &shard, &id}, func() error {
-			read, last = read+1, name
-			key := l.order.keyOf(name)
+			last = name
+			isMine := !l.order.unnamed(name) && shard == l.order.shard
 			_, runs := l.stored.running[id]
-			isOther := l.order.unnamed(name) || shard != l.order.shard
-			if isOther || runs || deliveries.State(state) != deliveries.Parked || l.lane.Order(key).Blocked {
-				return nil
-			}
-			found = true
-			if l.order.kept {
-				l.lane.SetRows(key, dispatch.SomeRows)
-				l.stored.aggregates.Move(key, l.order.queue(name), aggregates.Parked)
+			if isMine && !runs && deliveries.State(state) == deliveries.Parked {
+				found = l.takeUp(name) || found
 			}
 			return nil
 		})
@@ -228,25 +209,35 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn, search *par
 	})
 	switch {
 	case store.IsCanceled(err):
-		*search = parkedSearch{at: time.Now().Add(findAgain)}
+		search.Canceled()
 		return nil
 	case err != nil:
 		return fmt.Errorf("find restored deliveries of %q: %w", l.name, err)
 	}
 
-	search.after = last
-	search.at = time.Now().Add(findShare * time.Since(began))
-	if read == 0 || l.order.total {
-		search.after, search.at = "", time.Now().Add(findEvery)
+	if l.order.total {
+		last = "" // it has one queue
 	}
-	if !found {
-		return nil
-	}
-	if !l.order.kept {
+	search.Read(time.Since(began), last)
+	if found && !l.order.kept {
 		return l.unpark(ctx, conn)
 	}
-	l.stored.progress.dirty = true // the next write checks the queues
 	return nil
+}
+
+// takeUp makes the shard check a queue whose first row is parked, unless the lane knows of stored deliveries in it.
+func (l *loader) takeUp(name string) bool {
+	if !l.order.kept {
+		return true
+	}
+	key := l.order.keyOf(name)
+	if l.lane.Order(key).Blocked {
+		return false
+	}
+	l.lane.SetRows(key, dispatch.SomeRows)
+	l.stored.aggregates.Move(key, l.order.queue(name), aggregates.Parked)
+	l.stored.progress.dirty = true // the next write checks the queue
+	return true
 }
 
 // loadTotal blocks a total order if any of its rows is stored. A parked row may come from another order, and may have

@@ -232,7 +232,7 @@ func (sh *shard) prepare(ctx context.Context, conn *session.Conn) (done bool, er
 			return false, err
 		}
 		if sh.loaded {
-			return true, l.findParked(ctx, conn, &sh.stored.parked)
+			return true, l.findParked(ctx, conn)
 		}
 	}
 	if sh.loaded {

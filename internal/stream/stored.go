@@ -34,7 +34,6 @@ type stored struct {
 	running     map[int64]readRow // rows that were read, until their results are written
 	aggregates  aggregates.Set
 	due         deliveries.DueSearch
-	parked      parkedSearch
 	dueTurn     bool   // due rows are searched before the table is read
 	failures    uint64 // the lane's failures before stored rows were read
 	readThrough int64  // no row is delivered before this id has been read; 0: no limit
