@@ -529,8 +529,16 @@ const wordDeliveries = "deliveries"
 type clockWatch struct {
 	relay *Relay
 	last  store.ClockReading
-	sure  bool // no delivery waits for a time from before a step
+	next  time.Time // when deliveries are corrected again
 }
+
+const (
+	// correctEvery is the least time between two corrections without a step. They find deliveries that were written while the
+	// clock was ahead for less than the time between two readings, or committed after the last correction.
+	correctEvery = 10 * time.Second
+	// correctShare bounds the share of time that corrections take to 1/correctShare.
+	correctShare = 100
+)
 
 // look takes a reading of the clock. The first look corrects what a step has left while no relay ran. After an error the
 // next look tries again.
@@ -538,15 +546,18 @@ func (w *clockWatch) look(ctx context.Context, now store.ClockReading) error {
 	isStep := !w.last.To.IsZero() && now.SteppedBack(w.last)
 	w.last = now
 	if isStep {
-		w.sure = false
 		w.relay.log.WarnContext(ctx, "clock of the database was set back")
+		w.next = now.To
 	}
-	if w.sure {
+	if now.To.Before(w.next) {
 		return nil
 	}
 
+	began := time.Now()
 	n, err := store.CorrectAhead(ctx, w.relay.session)
-	w.sure = err == nil
+	if err == nil {
+		w.next = time.Now().Add(max(correctEvery, correctShare*time.Since(began)))
+	}
 	if n > 0 {
 		w.relay.log.WarnContext(ctx, "deliveries waited for the clock of the database", "deliveries", n)
 	}

@@ -74,3 +74,53 @@ func TestClockSetBack(t *testing.T) {
 		}
 	}
 }
+
+// TestClockAheadForAMoment: a relay writes a retry while the clock of the server is ahead for less than the time between two
+// readings, or commits it after the correction that follows a step. The retry does not wait until the clock has caught up.
+func TestClockAheadForAMoment(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.become(mode)
+			handler := newRecorder(t)
+			var works atomic.Bool
+			handler.answer = func(context.Context, *delivery.Event) error {
+				if !works.Load() {
+					return errors.New("not yet")
+				}
+				return nil
+			}
+			start := func() *running {
+				return e.relay(func(r *notifyd.Relay) {
+					lane := delivery.Lane{Backoff: delivery.Backoff{Initial: 2 * time.Hour, Max: 2 * time.Hour}}
+					if err := r.Handle("*", notifyd.Destination{Name: "d", Handler: handler, Lane: lane}); err != nil {
+						t.Fatal(err)
+					}
+				}, notifyd.Config{PollInterval: 10 * time.Minute})
+			}
+			fail := func() {
+				works.Store(false)
+				id := e.insert("a", "1")
+				e.until("the retry", `SELECT count(*) = 1 FROM outbox_deliveries WHERE event_id = $1 AND state = 'retry'`, id)
+				works.Store(true)
+				e.exec(`UPDATE outbox_deliveries SET updated_at = clock_timestamp() + interval '1 hour', available_at = clock_timestamp() + interval '1 hour'`)
+			}
+			const none = `SELECT count(*) = 0 FROM outbox_deliveries`
+
+			relay := start()
+			fail()
+			if err := relay.end(); err != nil {
+				t.Fatal(err)
+			}
+			relay = start()
+			e.until("the delivery after the first correction", none)
+			fail()
+			e.until("the delivery after a later one", none)
+			if err := relay.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -225,15 +225,64 @@ func TestManyMissingEvents(t *testing.T) {
 	}
 }
 
-// TestParkedInQueue: parked deliveries of a stream are restored into a queue. A relay that starts delivers them.
+// TestParkedInQueue: parked deliveries of a stream are restored into a queue, before a relay starts and while it is at work.
 func TestParkedInQueue(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, outboxsql.ModeQueue)
 	const events = 2500
-	e.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', 'deferred' FROM generate_series(1, $1)`, events)
-	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state) SELECT id, 'all', 'a', 'order/' || id % 7, 'parked' FROM outbox_events`)
+	restore := func() {
+		e.exec(`WITH e AS (INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', 'deferred' FROM generate_series(1, $1) RETURNING id)
+			INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state) SELECT id, 'all', 'a', 'order/' || id % 7, 'parked' FROM e`, events)
+	}
+	restore()
 	h := newRecorder(t)
 	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
+	for range 2 {
+		e.untilDone()
+		restore()
+	}
 	e.untilDone()
-	h.each(events)
+	h.each(3 * events)
+}
+
+// TestParkedRestoredBehindRelay: parked deliveries alone are restored while a relay of a stream is at work. They are
+// delivered in their order, and later events of their aggregate after those that wait.
+func TestParkedRestoredBehindRelay(t *testing.T) {
+	t.Parallel()
+	for name, lane := range map[string]delivery.Lane{
+		"by aggregate": {},
+		"total":        {Order: delivery.OrderTotal},
+		"none":         {Order: delivery.OrderNone},
+		"blocking":     {OnDead: delivery.OnDead{Then: delivery.OnDeadBlock}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, outboxsql.ModeStream)
+			h := newRecorder(t)
+			e.relay(handleAll(t, h, lane), notifyd.Config{})
+			e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 10000)`)
+			e.insert("a", "1")
+			h.next()
+			e.untilDone()
+
+			// More than a page of rows.
+			const names, events = 3000, 2 * 3000
+			e.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, created_at)
+				SELECT i, 'a', 'order', i % $1::int, '1', now() - interval '1 hour' FROM generate_series(1, $2::int) AS i`, names, events)
+			e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, ordering_key, state)
+				SELECT id, 'all', 'a', 'order/' || aggregate_id, 'parked' FROM outbox_events WHERE id < 10000`)
+			last := make(map[string]int64)
+			for range events {
+				got := h.next()
+				if before, is := last[got.AggregateID]; lane.Order != delivery.OrderNone && is && before > got.ID {
+					t.Fatalf("event %d was delivered after %d", got.ID, before)
+				}
+				last[got.AggregateID] = got.ID
+			}
+			e.until("no delivery is left", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+			e.insert("a", "1")
+			h.next()
+			e.untilDone()
+		})
+	}
 }

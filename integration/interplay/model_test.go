@@ -20,10 +20,11 @@ type model struct {
 	skipped map[string]int64 // the highest id that a seek has moved a destination to
 	again   map[key]bool     // dead letters that were delivered again after they had been healed
 	healed  map[key]bool
-	trouble int // when the first relay was killed, or cut off
-	restEra int // the era of the last rest
-	sureEra int // the era that the relays are known to have noted
-	written int // transactions
+	trouble int  // when the first relay was killed, or cut off
+	setBack bool // the clock of the server was: a replay skips delayed events that are not available by it
+	restEra int  // the era of the last rest
+	sureEra int  // the era that the relays are known to have noted
+	written int  // transactions
 }
 
 // entry is a committed event.
@@ -129,8 +130,13 @@ func (m *model) rerouted(clock int, to routes, settings []destination, seen map[
 	m.disturb("")
 }
 
-// converted notes another mode.
+// converted notes another mode. A queue delivers by the routes at the delivery what a stream had read and not delivered.
 func (m *model) converted(clock int, to outboxsql.Mode) {
+	for _, e := range m.entries {
+		if to == outboxsql.ModeQueue && e.status == pending {
+			e.seen = -1
+		}
+	}
 	m.periods = append(m.periods, period{to, clock})
 	m.disturb("")
 }
@@ -636,7 +642,7 @@ func (j *judge) replay(r *replayed) {
 	for _, e := range j.entries {
 		k := key{d.name, e.id}
 		got, _ := slices.BinarySearch(j.at(k).accepted, r.clock)
-		if r.disturbed || e.id < r.from || e.id > r.to || e.rest < 0 || e.rest > r.clock || got == 0 || d.drops(e.n) || j.soughtBack(d, e.id, r.clock) > 0 ||
+		if r.disturbed || e.delay > 0 && j.setBack || e.id < r.from || e.id > r.to || e.rest < 0 || e.rest > r.clock || got == 0 || d.drops(e.n) || j.soughtBack(d, e.id, r.clock) > 0 ||
 			!slices.Contains(j.eras[j.eraAt(r.clock)].routes.to(e.eventType), d.name) || j.periods[j.periodAt(r.clock)].mode != outboxsql.ModeStream {
 			continue
 		}

@@ -28,6 +28,9 @@ type plan struct {
 	steps        []step
 }
 
+// clockPlans is the number of plans among which one, on average, sets the clock of the server.
+const clockPlans = 12
+
 // order is how a destination of a stream orders its events. A queue orders none.
 type order int
 
@@ -120,13 +123,14 @@ const (
 	redeliver
 	convert
 	ignore
+	setClock
 )
 
 // String returns the name of an action.
 func (a action) String() string {
 	return []string{
 		"write", "wait", "rest", "outage", "end outage", "pause", "resume", "restart", "kill", "cut", "isolate", "reload", "replay",
-		"stop replay", "seek", "discard", "redeliver", "convert", "ignore",
+		"stop replay", "seek", "discard", "redeliver", "convert", "ignore", "set clock",
 	}[a]
 }
 
@@ -145,6 +149,7 @@ type step struct {
 	settings    []destination // reload
 	at          int           // seek: percent of the ids, replay: where the range begins
 	heal        bool          // redeliver: the events succeed after this step
+	offset      time.Duration // setClock: the clock of the server, compared with the beginning
 }
 
 // String describes a step.
@@ -175,6 +180,8 @@ func (s step) String() string {
 		fmt.Fprintf(&b, " %s heal=%t", s.destination, s.heal)
 	case ignore:
 		fmt.Fprintf(&b, " %s for %v", s.table, s.pause)
+	case setClock:
+		fmt.Fprintf(&b, " %v", s.offset)
 	case rest, convert:
 	}
 	return b.String()
@@ -324,7 +331,20 @@ func newPlan(seed uint64) *plan {
 	}
 	p.shard(rand.New(rand.NewPCG(seed, 2)))
 	p.surround(rand.New(rand.NewPCG(seed, 3)))
+	p.setClocks(rand.New(rand.NewPCG(seed, 4)))
 	return p
+}
+
+// setClocks sets the clock of the server back and forward at some times. Each such plan needs its own server, so few do it.
+// The clock is never ahead of its beginning, and returns there at each rest: then all delayed events are due.
+func (p *plan) setClocks(r *rand.Rand) {
+	if r.IntN(clockPlans) > 0 {
+		return
+	}
+	for range 1 + r.IntN(4) {
+		s := step{action: setClock, offset: -time.Duration(r.IntN(3)) * time.Hour}
+		p.steps = slices.Insert(p.steps, r.IntN(len(p.steps)+1), s)
+	}
 }
 
 // surround makes some events large, and has triggers of the user ignore writes at some times.

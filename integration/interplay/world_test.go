@@ -33,6 +33,9 @@ const (
 	longAgo, expiresAfter = 48 * time.Hour, 24 * time.Hour
 	// largePayload is how many bytes a large event has: more than a row that a relay expects.
 	largePayload = 1 << 20
+	// ahead is how far a clock that is set is ahead of the machine's at the beginning. Steps back are shorter: see
+	// testenv.ClockPostgres.
+	ahead = 6 * time.Hour
 )
 
 // world is a database with relays, on which a script acts.
@@ -52,6 +55,8 @@ type world struct {
 	settings []destination // of those that are configured
 	paused   map[string]bool
 	log      *logBuffer // of all relays
+	setClock func(offset time.Duration)
+	offset   time.Duration // of the server's clock, compared with the beginning; never ahead of it
 }
 
 // member is a relay that runs.
@@ -91,9 +96,10 @@ func (l *logBuffer) String() string {
 func play(t *testing.T, p *plan) error {
 	t.Helper()
 	w := &world{
-		t: t, ctx: t.Context(), plan: p, url: testdb.URL(t, testdb.Tables{Mode: p.mode, Partitioned: p.partitioned}), sink: newSink(p), relays: make([]*member, p.relays),
+		t: t, ctx: t.Context(), plan: p, sink: newSink(p), relays: make([]*member, p.relays),
 		mode: p.mode, routes: p.routes, paused: make(map[string]bool), log: &logBuffer{},
 	}
+	w.createTables(testdb.Tables{Mode: p.mode, Partitioned: p.partitioned})
 	w.settings = slices.DeleteFunc(slices.Clone(p.destinations), func(d destination) bool { return d.late })
 	w.pool = testdb.Pool(t, w.url)
 	w.model = newModel(p, w.settings)
@@ -107,6 +113,19 @@ func play(t *testing.T, p *plan) error {
 		err = fmt.Errorf("%w\ntables:\n%s\nlog:\n%s", err, w.dump(), w.log)
 	}
 	return err
+}
+
+// createTables creates a database with the tables. A plan that sets the clock has a server of its own.
+func (w *world) createTables(tables testdb.Tables) {
+	w.t.Helper()
+	if !slices.ContainsFunc(w.plan.steps, func(s step) bool { return s.action == setClock }) {
+		w.url = testdb.URL(w.t, tables)
+		return
+	}
+	server, set := testenv.ClockPostgres(w.t, nil)
+	set(ahead)
+	w.url, w.setClock = server.URL(""), set
+	testdb.At(w.t, w.url, tables)
 }
 
 // run runs the script, and checks the result.
@@ -193,8 +212,27 @@ func (w *world) do(s step) error {
 		return w.convert()
 	case ignore:
 		return w.ignore(s)
+	case setClock:
+		return w.stepClock(s.offset)
 	}
 	return nil
+}
+
+// stepClock sets the clock of the server. A lease of a queue may end early by a step forward, so that another relay
+// delivers its event again.
+func (w *world) stepClock(offset time.Duration) error {
+	if offset > w.offset && w.mode == outboxsql.ModeQueue {
+		w.model.faulty(w.sink.clock())
+	}
+	w.model.setBack = w.model.setBack || offset < w.offset
+	w.setClock(ahead + offset)
+	w.offset = offset
+	var now time.Time
+	err := w.pool.QueryRow(w.ctx, `SELECT clock_timestamp()`).Scan(&now)
+	if err == nil && time.Since(now.Add(-ahead-offset)).Abs() > time.Hour/2 {
+		err = fmt.Errorf("the clock of the server is %v, not %v from its beginning", now, offset)
+	}
+	return err
 }
 
 // ignoring are triggers of a user that ignore all writes to the tables in ignored_tables, but those of a writer.
@@ -300,6 +338,9 @@ func (w *world) start(i int) error {
 		return err
 	}
 	cfg := notifyd.Config{Logger: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn})).With("relay", i), PollInterval: 30 * time.Millisecond, Connections: w.plan.claims, Batch: w.plan.batch, LockBudget: w.plan.budget, Lease: time.Second}
+	if w.setClock != nil {
+		cfg.Lease = 20 * time.Second // its own server makes the machine slow, and no relay freezes
+	}
 	if w.plan.pollOnly {
 		cfg.PollingOnly = true
 	}
@@ -483,21 +524,33 @@ func (w *world) settle() error {
 	return nil
 }
 
-// rest waits until nothing is left to do. Dead letters that block are healed, and delivered.
+// rest waits until nothing is left to do. Dead letters that block are healed, and delivered. A clock that was set back
+// delays events with a time of their own, and nothing else.
 func (w *world) rest() error {
 	if err := w.settle(); err != nil {
 		return err
 	}
-	return w.await(func() (string, error) {
-		for i := range w.settings {
-			if d := &w.settings[i]; d.block {
-				if err := w.redeliver(d.name, true); err != nil {
-					return "", err
-				}
+	if w.offset < 0 {
+		if err := w.await(w.heal, func() {}); err != nil {
+			return err
+		}
+		if err := w.stepClock(0); err != nil {
+			return err
+		}
+	}
+	return w.await(w.heal, func() { w.model.rested(w.sink.clock()) })
+}
+
+// heal delivers dead letters that block, and returns what is left to do.
+func (w *world) heal() (left string, err error) {
+	for i := range w.settings {
+		if d := &w.settings[i]; d.block {
+			if err := w.redeliver(d.name, true); err != nil {
+				return "", err
 			}
 		}
-		return w.left()
-	}, func() { w.model.rested(w.sink.clock()) })
+	}
+	return w.left()
 }
 
 // await waits until no work is left, and calls then. It fails if progress stops.
@@ -543,7 +596,7 @@ func (w *world) alive() error {
 	return nil
 }
 
-// left describes the remaining work, "" for nothing.
+// left describes the remaining work, "" for nothing. After the clock was set back, events that are not available are none.
 func (w *world) left() (left string, err error) {
 	var routed []string
 	for _, name := range eventTypes() {
@@ -559,7 +612,8 @@ func (w *world) left() (left string, err error) {
 		return left, err
 	}
 	query := `SELECT coalesce((SELECT string_agg(format('%s of %s is %s', event_id, destination, state), ', ') FROM outbox_deliveries
-			WHERE state NOT IN ('dead', 'unrouted') OR state = 'unrouted' AND event_type = ANY($1)), '')`
+			WHERE (state NOT IN ('dead', 'unrouted') OR state = 'unrouted' AND event_type = ANY($1))
+			AND NOT ($3 AND EXISTS (SELECT FROM outbox_events AS e WHERE e.id = event_id AND e.available_at > clock_timestamp()))), '')`
 	if w.mode == outboxsql.ModeQueue {
 		query += ` || coalesce((SELECT string_agg(format('%s is fresh', id), ', ') FROM outbox_events WHERE state = 'fresh'), '') || left($2::text[]::text, 0)`
 	} else {
@@ -569,7 +623,7 @@ func (w *world) left() (left string, err error) {
 				OR EXISTS (SELECT FROM outbox_events AS e WHERE e.id <@ p.open)))), '')
 			|| coalesce((SELECT string_agg(format('a replay of %s runs', destination), ', ') FROM outbox_replays WHERE state = 'running'), '')`
 	}
-	err = w.pool.QueryRow(w.ctx, query, routed, names).Scan(&left)
+	err = w.pool.QueryRow(w.ctx, query, routed, names, w.offset < 0).Scan(&left)
 	return left, err
 }
 

@@ -29,6 +29,8 @@ const (
 type DueSearch struct {
 	// FullAt is the time of the next full search.
 	FullAt time.Time
+	// Restored is the search for restored rows, which are not due.
+	Restored RestoredSearch
 
 	at     time.Time // time of the next read
 	nextAt time.Time // time of the next read after the cursor
@@ -216,3 +218,37 @@ func (d *DueSearch) endFull(now time.Time) {
 		d.again, d.FullAt, d.at = false, now, now
 	}
 }
+
+const (
+	// restoredEvery is the time between two searches for restored rows, and restoredShare bounds the share of time that they
+	// take to 1/restoredShare.
+	restoredEvery = 10 * time.Second
+	restoredShare = 20
+	// restoredAgain is the pause after a search that the server has canceled.
+	restoredAgain = time.Minute
+)
+
+// RestoredSearch decides when a shard searches for parked rows that a person has restored, and where. A search reads the
+// queues in the order of their names, page by page.
+type RestoredSearch struct {
+	// After is the name of the last queue of the last page, empty before the first page.
+	After string
+
+	at time.Time // time of the next page
+}
+
+// IsDue reports whether the next page must be read.
+func (r *RestoredSearch) IsDue(now time.Time) bool { return !now.Before(r.at) }
+
+// Read records a page, the time that it took, and the name of its last queue, empty if it was the last page.
+func (r *RestoredSearch) Read(took time.Duration, last string) {
+	pause := restoredShare * took
+	if last == "" {
+		pause = max(pause, restoredEvery)
+	}
+	*r = RestoredSearch{last, time.Now().Add(pause)}
+}
+
+// Canceled records that the server has canceled a page. An old snapshot may keep millions of index entries of finished
+// rows. The next search begins anew.
+func (r *RestoredSearch) Canceled() { *r = RestoredSearch{at: time.Now().Add(restoredAgain)} }

@@ -195,22 +195,27 @@ const (
 	// sqlIDs reads the last id; it is NULL at the moment in which ALTER SEQUENCE replaces the file of the sequence. Of
 	// the last hundred ids of an anchor it returns the ids of events that were written since: the sequence has assigned
 	// these again. An UPDATE or a rewrite of the table gives an event another transaction, but the event is older.
-	// Transaction numbers of rows have 32 bits.
+	// Transaction numbers of rows have 32 bits. An event with a time in the future is from before the clock was set back.
 	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
-		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5
+		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5 AND e.created_at <= clock_timestamp()
 			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id)
 	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.number = $1 AND p.epoch = $2`
 
 	// sqlNewer returns the first passed id with an event that was written after an anchor; 0 without one. If the event
 	// before it is newer as well, the result is the first id of the table. It reads ids where a sequence can assign ids
 	// again: where retention has deleted events, and at the last ones. An UPDATE or a rewrite of the table does not change
-	// created_at.
+	// created_at, and a time in the future is from before the clock was set back.
+	//
+	// The second column reports whether the table has kept events from before the anchor, and none of the ids that the position
+	// had passed at the anchor has a newer one. Then newer events came since, in the usual way.
 	sqlNewer = `WITH ends AS MATERIALIZED (
 			(SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id LIMIT 10000)
 			UNION ALL (SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT 10000)),
-		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND NOT id <@ $3::text::int8multirange)
+		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND created_at <= clock_timestamp() AND NOT id <@ $3::text::int8multirange)
 	SELECT coalesce(CASE WHEN (SELECT created_at FROM outbox_events WHERE id < newer.id ORDER BY id DESC LIMIT 1) > $2
-		THEN (SELECT min(id) FROM ends) ELSE newer.id END, 0) FROM newer`
+		THEN (SELECT min(id) FROM ends) ELSE newer.id END, 0),
+		coalesce((SELECT bool_and(created_at <= $2 OR created_at > clock_timestamp()) FROM ends WHERE id <= $4 AND NOT id <@ $5::text::int8multirange), false)
+	FROM newer`
 
 	// sqlReused marks all positions that have passed possibly reused ids. The mark outlives its cause: the sequence may
 	// overtake the position, and events with reused ids are still not delivered. An owned position may have passed more than
@@ -254,7 +259,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.L
 		return p.passIDs(ctx, conn, at, read)
 	}
 
-	first, err := p.firstNewer(ctx, conn, tail.Watermark{Head: passed, Open: read.Open})
+	first, kept, err := p.firstNewer(ctx, conn, tail.Watermark{Head: passed, Open: read.Open})
 	if err != nil {
 		return err
 	}
@@ -267,7 +272,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.L
 		why, from = fmt.Sprintf("%s is at %d", at.name, at.last), at.last
 	case len(at.again) > 0:
 		why, from = fmt.Sprintf("event %d was written after the position had passed its id", at.again[0]), at.again[0]-1
-	case first > 0 || p.seen.at == nil:
+	case first > 0 && !kept, p.seen.at == nil:
 		why = "the sequence or its table was restarted, or restored, since the position was written"
 	default:
 		log.WarnContext(ctx, "sequence or table has new files", "destination", p.Destination, "passed", passed)
@@ -331,13 +336,13 @@ func (p *Position) passIDs(ctx context.Context, conn *session.Conn, s standing, 
 }
 
 // firstNewer returns the first passed id that may have been assigned again, 0 without one. An event that the position
-// has passed since its anchor counts: it may have another event's id.
-func (p *Position) firstNewer(ctx context.Context, conn *session.Conn, passed tail.Watermark) (first int64, err error) {
-	err = conn.QueryRow(ctx, sqlNewer, passed.Head, p.seen.at, passed.Open.String()).Scan(&first)
+// has passed since its anchor counts: it may have another event's id. kept reports that this is not so.
+func (p *Position) firstNewer(ctx context.Context, conn *session.Conn, passed tail.Watermark) (first int64, kept bool, err error) {
+	err = conn.QueryRow(ctx, sqlNewer, passed.Head, p.seen.at, passed.Open.String(), p.seen.Head, p.seen.Open.String()).Scan(&first, &kept)
 	if err != nil {
-		return 0, fmt.Errorf("find events that were written after the position had passed their ids: %w", err)
+		return 0, false, fmt.Errorf("find events that were written after the position had passed their ids: %w", err)
 	}
-	return first, nil
+	return first, kept, nil
 }
 
 // identity is what assigns the ids, each as [outboxsql.SQLSequence] has it. A position stores the origin, from when its

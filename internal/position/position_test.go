@@ -3,6 +3,7 @@ package position
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -158,5 +159,52 @@ func TestSaveUnderASnapshot(t *testing.T) {
 	hit := regexp.MustCompile(`Tid Scan[^\n]*\n(?:.*\n)*?\s*Buffers: shared hit=(\d+)`).FindStringSubmatch(plan)
 	if hit == nil || len(hit[1]) > 1 {
 		t.Errorf("it reads %v pages:\n%s", hit, plan)
+	}
+}
+
+// TestNewFilesWhileEventsArrive: the sequence and the table get new files, and the position has passed events since its
+// anchor. The ids are the same if the table has kept the events from before, and those that it had passed by then.
+func TestNewFilesWhileEventsArrive(t *testing.T) {
+	t.Parallel()
+	const events = `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, %d)`
+	some, fewer := fmt.Sprintf(events, 20), fmt.Sprintf(events, 5)
+	for name, c := range map[string]struct {
+		anchor  int64
+		changes []string
+		again   bool
+	}{
+		"rewritten":              {20, []string{fewer, `VACUUM FULL outbox_events`, `ALTER SEQUENCE outbox_events_id_seq NO CYCLE`}, false},
+		"unlogged and back":      {20, []string{fewer, `ALTER TABLE outbox_events SET UNLOGGED`, `ALTER TABLE outbox_events SET LOGGED`}, false},
+		"a late event":           {20, []string{`INSERT INTO outbox_events (id, event_type, payload) VALUES (7, 'a', '1')`, fewer, `VACUUM FULL outbox_events`, `ALTER SEQUENCE outbox_events_id_seq NO CYCLE`}, false},
+		"restarted":              {20, []string{fewer, `TRUNCATE outbox_events RESTART IDENTITY`, some, fewer}, true},
+		"restarted and ahead":    {20, []string{fewer, `TRUNCATE outbox_events RESTART IDENTITY`, some, some}, true},
+		"restarted at the end":   {20, []string{fewer, `TRUNCATE outbox_events`, `ALTER SEQUENCE outbox_events_id_seq RESTART WITH 22`, some}, true},
+		"restarted in between":   {20, []string{fewer, `DELETE FROM outbox_events WHERE id >= 15`, `VACUUM FULL outbox_events`, `ALTER SEQUENCE outbox_events_id_seq RESTART WITH 15`, some}, true},
+		"restarted, a new table": {0, []string{fewer, some, `TRUNCATE outbox_events RESTART IDENTITY`, some, fewer}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newStream(t)
+			l.Exec(`INSERT INTO outbox_positions (destination, head, sequence) VALUES ('a', 0, ` + outboxsql.SQLSequence + `)`)
+			p := l.owned(testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`))
+			check := func(read tail.Watermark) error {
+				return p.CheckIDs(t.Context(), session.Direct(l.Conn), slog.New(slog.DiscardHandler), read)
+			}
+			open := tail.Ranges{}
+			if c.anchor > 0 {
+				l.Exec(some)
+				l.Exec(`DELETE FROM outbox_events WHERE id = 7`) // not written yet
+				open = tail.Ranges{{From: 7, To: 7}}
+			}
+			if err := check(tail.Watermark{Head: c.anchor, Open: open}); err != nil {
+				t.Fatal(err)
+			}
+			for _, change := range c.changes {
+				l.Exec(change)
+			}
+			if err := check(tail.Watermark{Head: 25}); errors.Is(err, ErrIDs) != c.again || err != nil && !c.again {
+				t.Error(err)
+			}
+		})
 	}
 }

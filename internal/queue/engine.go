@@ -56,7 +56,7 @@ type Engine struct {
 	companions []int32 // the claiming sessions at the last round of housekeeping; nil before the first
 	rerouted   int     // events with a new route that are not logged yet
 
-	unparked bool // no parked delivery was left since the start
+	unparkAt time.Time // the next search for parked deliveries
 
 	again sync.Once // reports once that ids begin again
 
@@ -178,6 +178,13 @@ func (e *Engine) Stats(s *observe.Stats) {
 // dead relay must not wait for a poll.
 const houseEvery = time.Second
 
+// unparkEvery is the least pause between two searches for parked deliveries, and unparkShare bounds the share of time that
+// searches take to 1/unparkShare.
+const (
+	unparkEvery = 10 * time.Second
+	unparkShare = 20
+)
+
 // houseAgain is the pause between two rounds while work remains: it leaves the database to the deliveries.
 const houseAgain = 100 * time.Millisecond
 
@@ -219,13 +226,15 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 	if err := e.sweepAfterEnded(ctx); err != nil {
 		return false, err
 	}
-	if !e.unparked {
+	if began := time.Now(); !began.Before(e.unparkAt) {
 		n, err := e.House.Unpark(ctx)
+		if n == 0 {
+			e.unparkAt = time.Now().Add(max(unparkEvery, unparkShare*time.Since(began)))
+		}
 		if err != nil || n > 0 {
 			e.sched.dueNow()
 			return true, err
 		}
-		e.unparked = true
 	}
 	n, more, err = e.House.Reroute(ctx, e.d.Routed)
 	if n > 0 {

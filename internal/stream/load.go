@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -51,8 +53,8 @@ func deadKind(shards int) rowKind {
 
 // sqlWalk reads the first row of each queue after a name, among the next $3 rows in the order of queues.
 func sqlWalk(k rowKind) string {
-	return `SELECT key, state, ` + k.shard + `
-FROM (SELECT DISTINCT ON (key) key, state, shard
+	return `SELECT key, state, ` + k.shard + `, event_id
+FROM (SELECT DISTINCT ON (key) key, event_id, state, shard
 	FROM (SELECT ordering_key AS key, event_id, state, shard FROM outbox_deliveries
 		WHERE destination = $1 AND ordering_key > $2 AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT $3) AS page
 	ORDER BY key, event_id) AS queue
@@ -69,6 +71,12 @@ func sqlHeads(k rowKind) string {
 		WHERE destination = $1 AND ordering_key > queue.key AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT 1) AS d
 	WHERE queue.n < $3)
 SELECT key, state, ` + k.shard + ` FROM queue`
+}
+
+// sqlFirstOfTotal reads the first row of a total order, with the columns of sqlWalk.
+func sqlFirstOfTotal(o *order) string {
+	live, _ := o.rows("ordering_key AS key, state, shard, event_id", "$1", "", "1")
+	return live
 }
 
 // loader loads the stored rows of a destination when its shard is taken over. It owns nothing: it puts its findings
@@ -160,6 +168,76 @@ func sqlTotal(o *order) string {
 	coalesce(bool_or(state = 'parked') OR count(*) > $2, false) OR (SELECT coalesce(bool_or(ordering_key IS NULL), false) OR count(*) > $2
 		FROM (SELECT ordering_key FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' ORDER BY available_at, event_id LIMIT $2 + 1) AS r)
 FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $3)) AS u`
+}
+
+// findTimeout bounds one page of the search for restored rows.
+const findTimeout = 200 * time.Millisecond
+
+// findParked continues the search for queues that wait for nothing: their first rows are parked, do not run, and the lane
+// knows of no stored delivery in front. A person has restored such rows while the shard was at work.
+func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
+	search := &l.stored.due.Restored
+	began := time.Now()
+	if !search.IsDue(began) {
+		return nil
+	}
+
+	query, args := sqlWalk(liveKind()), []any{l.name, search.After, walkPage}
+	if l.order.total {
+		query, args = sqlFirstOfTotal(l.order), args[:1]
+	}
+	found, last := false, ""
+	begin := pgx.TxOptions{BeginQuery: fmt.Sprintf("BEGIN READ ONLY; SET LOCAL statement_timeout = %d", findTimeout.Milliseconds())}
+	err := pgx.BeginTxFunc(ctx, conn, begin, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		var name, state string
+		var shard int
+		var id int64
+		_, err = pgx.ForEachRow(rows, []any{&name, &state, &shard, &id}, func() error {
+			last = name
+			isMine := !l.order.unnamed(name) && shard == l.order.shard
+			_, runs := l.stored.running[id]
+			if isMine && !runs && deliveries.State(state) == deliveries.Parked {
+				found = l.takeUp(name) || found
+			}
+			return nil
+		})
+		return err
+	})
+	switch {
+	case store.IsCanceled(err):
+		search.Canceled()
+		return nil
+	case err != nil:
+		return fmt.Errorf("find restored deliveries of %q: %w", l.name, err)
+	}
+
+	if l.order.total {
+		last = "" // it has one queue
+	}
+	search.Read(time.Since(began), last)
+	if found && !l.order.kept {
+		return l.unpark(ctx, conn)
+	}
+	return nil
+}
+
+// takeUp makes the shard check a queue whose first row is parked, unless the lane knows of stored deliveries in it.
+func (l *loader) takeUp(name string) bool {
+	if !l.order.kept {
+		return true
+	}
+	key := l.order.keyOf(name)
+	if l.lane.Order(key).Blocked {
+		return false
+	}
+	l.lane.SetRows(key, dispatch.SomeRows)
+	l.stored.aggregates.Move(key, l.order.queue(name), aggregates.Parked)
+	l.stored.progress.dirty = true // the next write checks the queue
+	return true
 }
 
 // loadTotal blocks a total order if any of its rows is stored. A parked row may come from another order, and may have

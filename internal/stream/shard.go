@@ -224,11 +224,15 @@ func (sh *shard) checkIDs(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// prepare does the work that precedes the first read. It reports whether that work is complete.
+// prepare does the work that precedes the first read, and once per poll interval. It reports whether that work is complete.
 func (sh *shard) prepare(ctx context.Context, conn *session.Conn) (done bool, err error) {
+	l := loader{common: &sh.common, order: &sh.order, stored: &sh.stored, reader: sh.reader, write: sh.writeOwned}
 	if !time.Now().Before(sh.checkAt) {
 		if err := sh.checkIDs(ctx, conn); err != nil {
 			return false, err
+		}
+		if sh.loaded {
+			return true, l.findParked(ctx, conn)
 		}
 	}
 	if sh.loaded {
@@ -238,7 +242,6 @@ func (sh *shard) prepare(ctx context.Context, conn *session.Conn) (done bool, er
 		sh.next.at = time.Now().Add(handPoll)
 		return false, err
 	}
-	l := loader{common: &sh.common, order: &sh.order, stored: &sh.stored, reader: sh.reader, write: sh.writeOwned}
 	if err := l.load(ctx, conn); err != nil {
 		return false, err
 	}

@@ -36,6 +36,9 @@
 // statement tests its own snapshot for the transaction ids of all these writers. If one of them has ended, the reader discards
 // the answer, and reads again with all gaps. So leaving g out changes neither the time nor the order in which events are read.
 //
+// Gaps that are left out for the same writers share one list afterwards (gaps.join). A read has covered each gap after the
+// last change of its former list, and each scan would change both lists alike.
+//
 // No read waits: a gap delays neither the head nor anything above it. Its event is read when it commits. An event x may
 // be read after an event y with a higher id only if x was committed after y. A shard with a total order delivers nothing
 // above [Reader.FirstGap]; other shards deliver events as they are read.
@@ -87,7 +90,8 @@
 //
 // A scan is two statements for all readers, every 50 ms at most, and never more than a twentieth of the time. For a gap
 // whose writer stays open, it runs every second. Gaps are ranges: a bulk insert that was rolled back is one, and so is
-// the jump to the next day's ids. A read with gaps is an index lookup per gap that is not left out. It walks over
+// the jump to the next day's ids. A scan joins groups that wait for the same writers, so there are few
+// more groups than sets of open writers. A read with gaps is an index lookup per gap that is not left out. It walks over
 // uncommitted events in a gap, and above the head, until the second scan and the read after it. Of event types in [Query.Skip] the
 // statement returns only the id.
 //

@@ -268,6 +268,7 @@ func (g *gaps) apply(l *WriterScan) {
 			apply(m)
 		}
 	}
+	g.join()
 	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // someone may have set the sequence back
 		g.assigned = [2]gap{}
 	}
@@ -281,6 +282,37 @@ func (g *gaps) apply(l *WriterScan) {
 			break
 		}
 		g.assigned = [2]gap{g.assigned[1], {}}
+	}
+}
+
+// join makes one group of the groups that wait for the same transactions. While a transaction stays open, each read
+// may find gaps of a new group.
+func (g *gaps) join() {
+	groups := make(map[string]*gapGroup) // by transactions
+	into := make(map[*gapGroup]*gapGroup)
+	g.groups = slices.DeleteFunc(g.groups, func(m *gapGroup) bool {
+		if !m.waits() {
+			return false
+		}
+		key := string(wire.AppendInt8Array(nil, m.xids))
+		first := groups[key]
+		if first == nil {
+			groups[key] = m
+			return false
+		}
+		// Each search followed the last change of its list, so the later one follows both.
+		first.listed, first.searched = max(first.listed, m.listed), max(first.searched, m.searched)
+		into[m] = first
+		return true
+	})
+	if len(into) == 0 {
+		return
+	}
+
+	for i := range g.all {
+		if first := into[g.all[i].gapGroup]; first != nil {
+			g.all[i].gapGroup = first
+		}
 	}
 }
 

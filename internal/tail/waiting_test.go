@@ -472,3 +472,41 @@ func TestInsertedByHand(t *testing.T) {
 	r.expect("all gaps are read", "{[1,2)}", 2)
 	r.expectLeftOut("the other waits", 1)
 }
+
+// TestWaitingGapsAreOneGroup: while a transaction stays open, the gaps of ids that were rolled back since become one group, and
+// all of them are left out. None delays the events of that transaction, or its own end.
+func TestWaitingGapsAreOneGroup(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	w, other := l.Dial(), l.Dial()
+	r := follow(l, 0, nil)
+	l.On(w, "BEGIN")
+	l.On(w, insert)
+	const rounds = 30
+	for n := range rounds {
+		for _, c := range []string{"BEGIN", insert, "ROLLBACK"} {
+			l.On(other, c)
+		}
+		l.Exec(insert)
+		r.read(Query{})
+		r.scan()
+		r.read(Query{})
+		// Those of this round, and of the one before, whose read followed the scan.
+		if groups := len(r.gaps.groups); groups > 3 {
+			t.Fatalf("%d groups after %d rounds", groups, n+1)
+		}
+	}
+	r.scan()
+	r.expectLeftOut("after a scan", 1+rounds)
+	if groups := len(r.gaps.groups); groups != 1 {
+		t.Errorf("%d groups", groups)
+	}
+
+	l.On(w, "COMMIT")
+	l.Exec(insert)
+	if ids, _ := r.read(Query{}); !slices.Equal(ids, []int64{1, 2 + 2*rounds}) {
+		t.Errorf("read %v", ids)
+	}
+	r.scan()
+	r.expect("in the end", "{}")
+}

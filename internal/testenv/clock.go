@@ -19,6 +19,9 @@ const readableMode = 0o755
 // offset from the clock of the machine. Measured durations stay correct, as on a
 // machine whose clock is adjusted. It needs libfaketime; without it, the test is
 // skipped, or fails if [EnvRequire] lists "faketime".
+//
+// In a signal handler the server sees the clock of the machine. So with an offset
+// below 0, idle_session_timeout and its like may end sessions that are not idle.
 func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.Server, set func(offset time.Duration)) {
 	tb.Helper()
 	library, err := findFaketime()

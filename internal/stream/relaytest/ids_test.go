@@ -482,6 +482,13 @@ func TestStreamIDsGoOn(t *testing.T) {
 		"unlogged and back": func(i *idsTest) {
 			i.exec(`ALTER TABLE outbox_events SET UNLOGGED`, `ALTER TABLE outbox_events SET LOGGED`)
 		},
+		// As if the clock of the server had been set back since the events were written.
+		"rows from before a step of the clock rewritten": func(i *idsTest) {
+			i.exec(`UPDATE outbox_events SET created_at = created_at + interval '1 hour'`)
+		},
+		"new files after a step of the clock": func(i *idsTest) {
+			i.exec(`UPDATE outbox_events SET created_at = created_at + interval '1 hour'`, `VACUUM FULL outbox_events`, `ALTER TABLE outbox_events SET UNLOGGED`)
+		},
 		"partitioned": (*idsTest).partition,
 		"ids jump":    func(i *idsTest) { i.exec(`SELECT setval('outbox_events_id_seq', 100000)`) },
 		"emptied":     func(i *idsTest) { i.exec(`TRUNCATE outbox_events`) },
@@ -491,9 +498,8 @@ func TestStreamIDsGoOn(t *testing.T) {
 		"late writers": func(i *idsTest) { i.late() },
 	} {
 		for _, when := range []string{"stopped", "running"} {
-			// While a relay runs, two new files at once are a restart, unless nothing was passed since the last check.
-			if when == "running" && slices.Contains([]string{"a new stream", "unlogged and back", "table and sequence have new files", "clustered, and a cured sequence"}, name) {
-				continue
+			if when == "running" && name == "a new stream" {
+				continue // a relay that runs has lost its positions
 			}
 			t.Run(name+" "+when, func(t *testing.T) {
 				t.Parallel()
