@@ -438,7 +438,9 @@ func (l *lane) rateKey(e *delivery.Event) string {
 	if l.dest.RateKey == nil {
 		return ""
 	}
+	began := time.Now()
 	key, err := keyOf(l.dest.RateKey, &delivery.Candidate{Event: e})
+	l.logSlow("rate_key", "", e, began)
 	switch {
 	case err != nil:
 		return "" // limited together with all events whose key is unknown, and not lost
@@ -463,13 +465,15 @@ func (l *lane) limitWaitsLocked(now time.Time) bool {
 	return l.engineWaits && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.skipped.limitedUntil.Load()
 }
 
-// counts wraps a filter: it counts the events that do not pass, and survives a panic. It returns nil for nil.
-func (l *lane) counts(f delivery.Filter) delivery.Filter {
+// counts wraps the filter of a route: it counts the events that do not pass, and survives a panic. It returns nil for nil.
+func (l *lane) counts(f delivery.Filter, route string) delivery.Filter {
 	if f == nil {
 		return nil
 	}
 	return func(c *delivery.Candidate) (bool, error) {
+		began := time.Now()
 		passes, err := ask(f, c)
+		l.logSlow("filter", route, c.Event, began)
 		if err != nil {
 			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, safecall.Text(err))
 		}

@@ -26,8 +26,16 @@ func names() []string {
 
 // facts holds the values that expressions ask for about one event. Only one goroutine may use it.
 type facts struct {
-	event   *delivery.Event
-	payload ref.Val // nil until an expression reads it
+	event    *delivery.Event
+	document *document // nil until an expression reads the payload
+	payload  ref.Val
+}
+
+// begin begins one evaluation.
+func (f *facts) begin() {
+	if f.document != nil {
+		f.document.refill()
+	}
 }
 
 // ResolveName implements interpreter.Activation.
@@ -35,7 +43,9 @@ func (f *facts) ResolveName(name string) (any, bool) {
 	switch name {
 	case namePayload:
 		if f.payload == nil {
-			f.payload = payloadOf(f.event)
+			f.document = &document{text: f.event.Payload}
+			f.document.refill()
+			f.payload = f.document.payloadOf(f.event)
 		}
 		return f.payload, true
 	case nameHeaders:
