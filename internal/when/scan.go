@@ -16,7 +16,7 @@ const (
 	// multiple is how many times its payload an expression may read, and spare what it may read in addition.
 	multiple, spare = 16, 1 << 20
 	// jumpCost is what it costs to look up where a list or an object ends, in bytes.
-	jumpCost = 32
+	jumpCost = 16
 	// longSpan is the shortest list or object whose end is looked up; the ends of shorter ones are searched.
 	longSpan = 64
 	// smallText and smallSpan bound the texts that are read without ends: a look-up would cost more than it saves.

@@ -150,8 +150,13 @@ func (o *object) scan() {
 	if o.scanned {
 		return
 	}
-	o.members = make([]member, 0, min(8, 1+(o.at.to-o.at.from)/16))
 	o.scanned = true
+	n := int(min(8, 1+(o.at.to-o.at.from)/16))
+	if o.at.to-o.at.from > smallText { // as for a list
+		n = 0
+		o.d.members(int(o.at.from), func(int, int, int, int) { n++ })
+	}
+	o.members = make([]member, 0, n)
 	o.broken = !o.d.members(int(o.at.from), func(key, keyEnd, text, textEnd int) {
 		o.members = append(o.members, member{key: int32(key), keyEnd: int32(keyEnd), text: int32(text), textEnd: int32(textEnd)}) //nolint:gosec // see span
 	})
@@ -356,8 +361,14 @@ type list struct {
 	elements []span
 }
 
-// scan finds the elements. It returns an error if the text is not a list.
+// scan finds the elements. It returns an error if the text is not a list. It counts those of a large list first: a slice
+// that grows takes several times their memory.
 func (l *list) scan() ref.Val {
+	if l.is.to-l.is.from > smallText {
+		n := 0
+		l.d.elements(int(l.is.from), func(int, int) { n++ })
+		l.elements = make([]span, 0, n)
+	}
 	ok := l.d.elements(int(l.is.from), func(text, textEnd int) {
 		l.elements = append(l.elements, span{int32(text), int32(textEnd)}) //nolint:gosec // see span
 	})
