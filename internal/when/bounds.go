@@ -6,7 +6,6 @@ import (
 	"regexp/syntax"
 
 	"cel.dev/cel-go/common/cost"
-	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
@@ -49,50 +48,6 @@ func newTracker(loops bool) (*cost.Tracker, error) {
 		options = append(options, cost.TrackerLimit(maxCost))
 	}
 	return cost.NewTracker(nil, options...) //nolint:wrapcheck // a CompileError has the text
-}
-
-// eval evaluates the expression. Without a loop it has few parts: their operands count only where the payload is large.
-func (x *Expression) eval(f *facts) (ref.Val, error) {
-	f.begin()
-	if !x.loops && len(f.event.Payload) <= smallText {
-		out, _, err := x.program.Eval(f)
-		return out, err //nolint:wrapcheck // failure rewrites it
-	}
-
-	tracker, err := x.tracker.Clone()
-	if err != nil {
-		return nil, err //nolint:wrapcheck // failure rewrites it
-	}
-	tracker.Estimator = f
-	frame, err := interpreter.NewExecutionFrame(f)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // failure rewrites it
-	}
-	defer frame.Close()
-	frame.SetCostTracker(tracker)
-	out, _, err := x.program.Eval(frame)
-	return out, err //nolint:wrapcheck // failure rewrites it
-}
-
-// CallCost implements cost.ActualCostEstimator: it counts the bytes of texts that a function has read or written. The
-// steps are counted by CEL.
-func (f *facts) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
-	if function == boundedMatches || f.document == nil { // matches has a bound of its own
-		return nil
-	}
-	n := length(result)
-	for i, arg := range args {
-		switch function {
-		case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
-			if i > 0 { // a comparison ends with the shorter text
-				n = min(n, length(arg))
-				continue
-			}
-		}
-		n += length(arg)
-	}
-	f.document.spend(n)
-	return nil
 }
 
 // length returns the bytes of a text.

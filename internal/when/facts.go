@@ -1,6 +1,7 @@
 package when
 
 import (
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
@@ -66,3 +67,24 @@ func (f *facts) ResolveName(name string) (any, bool) {
 
 // Parent implements interpreter.Activation.
 func (*facts) Parent() interpreter.Activation { return nil }
+
+// CallCost implements cost.ActualCostEstimator: it counts the bytes of texts that a function has read or written. The
+// steps are counted by CEL.
+func (f *facts) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
+	if function == boundedMatches || f.document == nil { // maxMatch bounds matches
+		return nil
+	}
+	n := length(result)
+	for i, arg := range args {
+		switch function {
+		case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+			if i > 0 { // a comparison ends with the shorter text
+				n = min(n, length(arg))
+				continue
+			}
+		}
+		n += length(arg)
+	}
+	f.document.spend(n)
+	return nil
+}

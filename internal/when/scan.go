@@ -4,6 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // This file reads the payload member by member: an expression asks for one or two members, and a decoder would build all
@@ -13,9 +18,9 @@ import (
 const (
 	// maxNesting bounds the lists and objects within each other. It is the bound of encoding/json.
 	maxNesting = 10_000
-	// multiple is how many times its payload an expression may read, and spare what it may read in addition.
+	// An expression may read its payload multiple times, and spare bytes in addition.
 	multiple, spare = 16, 1 << 20
-	// jumpCost is what it costs to look up where a list or an object ends, in bytes.
+	// jumpCost is the cost of looking up the end of a list or an object, in bytes.
 	jumpCost = 16
 	// longSpan is the shortest list or object whose end is looked up; the ends of shorter ones are searched.
 	longSpan = 64
@@ -161,6 +166,73 @@ func (d *document) elements(i int, f func(text, textEnd int)) bool {
 	return i < len(b) && b[i] == ']'
 }
 
+// payloadOf returns the value of an event's payload. Only the content type decides whether it is JSON: a binary payload
+// can look like JSON, such as one byte that is an ASCII digit.
+func (d *document) payloadOf(e *delivery.Event) ref.Val {
+	if !e.IsJSON() {
+		return types.NewErrFromString(errBytes)
+	}
+	from, to := space(d.text, 0), len(d.text)
+	for to > from && space(d.text[to-1:to], 0) == 1 {
+		to--
+	}
+	return d.value(from, to)
+}
+
+// value returns the value of the JSON text between two indexes. Numbers without a fraction and an exponent are ints if
+// they fit an int64; all others are doubles. The text of a list or an object is read when an expression asks for it.
+func (d *document) value(from, to int) ref.Val {
+	b := d.text[from:to]
+	if len(b) == 0 {
+		return types.NewErrFromString(errText)
+	}
+	switch b[0] {
+	case '{', '[':
+		isWhole := len(b) == len(d.text)
+		if isLarge := len(b) > smallSpan || len(d.text) > smallText; isLarge && !isWhole && !d.indexed {
+			d.index()
+		}
+		at := span{int32(from), int32(to)} //nolint:gosec // see span
+		if b[0] == '[' {
+			return (&list{d: d, is: at}).scan()
+		}
+		return &object{d: d, at: at}
+	case '"':
+		d.spend(len(b))
+		if s, ok := unquote(b); ok {
+			return types.String(s)
+		}
+	case 't', 'f', 'n':
+		switch string(b) {
+		case "true":
+			return types.True
+		case "false":
+			return types.False
+		case "null":
+			return types.NullValue
+		}
+	default:
+		d.spend(len(b))
+		if v, ok := number(string(b)); ok {
+			return v
+		}
+	}
+	return types.NewErrFromString(errText)
+}
+
+// isSame reports whether two texts of the same payload are the same, byte for byte. Comparisons ask once, at their begin:
+// a comparison at each level would read the innermost value once per level.
+func (d *document) isSame(a, b span) bool {
+	if a.to-a.from != b.to-b.from {
+		return false
+	}
+	d.spend(int(a.to - a.from))
+	return bytes.Equal(d.of(a), d.of(b))
+}
+
+// of returns the text of a span.
+func (d *document) of(s span) []byte { return d.text[s.from:s.to] }
+
 // space returns the index of the first character from i that is not white space.
 func space(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
@@ -222,11 +294,17 @@ func unquote(b []byte) (s string, ok bool) {
 	return s, json.Unmarshal(b, &s) == nil
 }
 
-// isKey reports whether a text in quotes stands for a name.
-func isKey(quoted []byte, name string) bool {
-	if bytes.IndexByte(quoted, '\\') < 0 {
-		return len(quoted) >= 2 && string(quoted[1:len(quoted)-1]) == name
+// unquoted is unquote without a copy, where there is nothing to replace.
+func unquoted(b []byte) ([]byte, bool) {
+	if bytes.IndexByte(b, '\\') < 0 && len(b) >= 2 {
+		return b[1 : len(b)-1], true
 	}
-	s, ok := unquote(quoted)
-	return ok && s == name
+	s, ok := unquote(b)
+	return []byte(s), ok
+}
+
+// isKey reports whether a text in quotes stands for a name.
+func isKey(quoted, name []byte) bool {
+	s, ok := unquoted(quoted)
+	return ok && bytes.Equal(s, name)
 }

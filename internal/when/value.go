@@ -10,8 +10,6 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
-
-	"github.com/notifyd/notifyd/delivery"
 )
 
 const (
@@ -23,60 +21,6 @@ const (
 	maxAdded = 100_000
 )
 
-// payloadOf returns the value of an event's payload. Only the content type decides whether it is JSON: a binary payload
-// can look like JSON, such as one byte that is an ASCII digit.
-func (d *document) payloadOf(e *delivery.Event) ref.Val {
-	if !e.IsJSON() {
-		return types.NewErrFromString(errBytes)
-	}
-	from, to := space(d.text, 0), len(d.text)
-	for to > from && space(d.text[to-1:to], 0) == 1 {
-		to--
-	}
-	return d.value(from, to)
-}
-
-// value returns the value of the JSON text between two indexes. Numbers without a fraction and an exponent are ints if
-// they fit an int64; all others are doubles. The text of a list or an object is read when an expression asks for it.
-func (d *document) value(from, to int) ref.Val {
-	b := d.text[from:to]
-	if len(b) == 0 {
-		return types.NewErrFromString(errText)
-	}
-	switch b[0] {
-	case '{', '[':
-		isWhole := len(b) == len(d.text)
-		if isLarge := len(b) > smallSpan || len(d.text) > smallText; isLarge && !isWhole && !d.indexed {
-			d.index()
-		}
-		at := span{int32(from), int32(to)} //nolint:gosec // see span
-		if b[0] == '[' {
-			return (&list{d: d, is: at}).scan()
-		}
-		return &object{d: d, at: at}
-	case '"':
-		d.spend(len(b))
-		if s, ok := unquote(b); ok {
-			return types.String(s)
-		}
-	case 't', 'f', 'n':
-		switch string(b) {
-		case "true":
-			return types.True
-		case "false":
-			return types.False
-		case "null":
-			return types.NullValue
-		}
-	default:
-		d.spend(len(b))
-		if v, ok := number(string(b)); ok {
-			return v
-		}
-	}
-	return types.NewErrFromString(errText)
-}
-
 func number(s string) (ref.Val, bool) {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return types.Int(n), true
@@ -87,19 +31,6 @@ func number(s string) (ref.Val, bool) {
 	f, err := strconv.ParseFloat(s, 64)
 	return types.Double(f), err == nil
 }
-
-// isSame reports whether two texts of the same payload are the same, byte for byte. Comparisons ask once, at their begin:
-// a comparison at each level would read the innermost value once per level.
-func (d *document) isSame(a, b span) bool {
-	if a.to-a.from != b.to-b.from {
-		return false
-	}
-	d.spend(int(a.to - a.from))
-	return bytes.Equal(d.of(a), d.of(b))
-}
-
-// of returns the text of a span.
-func (d *document) of(s span) []byte { return d.text[s.from:s.to] }
 
 // equal compares two values as CEL does. An error of a value, such as a number that is out of range, is the result.
 func equal(a, b ref.Val) ref.Val {
@@ -128,7 +59,6 @@ type object struct {
 	at      span
 	scanned bool
 	broken  bool  // it is not JSON
-	names   int32 // how many names the members have, once size has counted them
 	asked   int32 // how many members were looked for
 	members []member
 	table   *table // nil at first
@@ -137,7 +67,8 @@ type object struct {
 // table finds the member of a name.
 type table struct {
 	seed  maphash.Seed // no writer of events knows which keys collide
-	slots []int32      // indexes of members plus 1, by the hash of their key; 0 for none
+	slots []int32      // indexes of members plus 1, by the hash of their name; 0 for none
+	names int          // how many
 }
 
 // member is a member of an object: the bounds of its key and its value in the text, and the value once it was read.
@@ -166,20 +97,22 @@ func (o *object) scan() {
 const searches = 8
 
 // find returns the index of the member of a name, or -1. If a name occurs twice, the last value counts, as for jsonb.
-func (o *object) find(name string) int {
-	if o.asked++; o.asked <= searches || len(o.members) <= searches {
-		o.d.spend(len(o.members))
-		for i := len(o.members) - 1; i >= 0; i-- {
-			if m := &o.members[i]; isKey(o.d.text[m.key:m.keyEnd], name) {
-				return i
-			}
+func (o *object) find(name []byte) int {
+	if o.table == nil && len(o.members) > searches {
+		if o.asked++; o.asked > searches {
+			o.tabulate()
 		}
-		return -1
 	}
-	if o.table == nil {
-		o.tabulate()
+	if o.table != nil {
+		return int(o.table.slots[o.slot(name)]) - 1
 	}
-	return int(o.table.slots[o.slot(name)]) - 1
+	o.d.spend(len(o.members))
+	for i := len(o.members) - 1; i >= 0; i-- {
+		if m := &o.members[i]; isKey(o.d.text[m.key:m.keyEnd], name) {
+			return i
+		}
+	}
+	return -1
 }
 
 // tabulate makes the table of members.
@@ -188,22 +121,26 @@ func (o *object) tabulate() {
 	for size < 2*len(o.members) {
 		size *= 2
 	}
-	o.table = &table{maphash.MakeSeed(), make([]int32, size)}
+	o.table = &table{seed: maphash.MakeSeed(), slots: make([]int32, size)}
 	for i := range o.members {
 		name, ok := o.name(i)
 		if !ok {
 			continue
 		}
-		o.table.slots[o.slot(name)] = int32(i) + 1
+		at := o.slot(name)
+		if o.table.slots[at] == 0 {
+			o.table.names++
+		}
+		o.table.slots[at] = int32(i) + 1
 	}
 }
 
 // slot returns where the table has a name, or would have it.
-func (o *object) slot(name string) (at int) {
+func (o *object) slot(name []byte) (at int) {
 	o.d.spend(len(name))
 	slots := o.table.slots
 	mask := len(slots) - 1
-	for at = int(maphash.String(o.table.seed, name)) & mask; slots[at] != 0; at = (at + 1) & mask { //nolint:gosec // masked
+	for at = int(maphash.Bytes(o.table.seed, name)) & mask; slots[at] != 0; at = (at + 1) & mask { //nolint:gosec // masked
 		m := &o.members[slots[at]-1]
 		o.d.spend(int(m.keyEnd - m.key))
 		if isKey(o.d.text[m.key:m.keyEnd], name) {
@@ -214,20 +151,36 @@ func (o *object) slot(name string) (at int) {
 }
 
 // name returns the name of a member.
-func (o *object) name(i int) (string, bool) {
+func (o *object) name(i int) ([]byte, bool) {
 	m := &o.members[i]
 	o.d.spend(int(m.keyEnd - m.key))
-	return unquote(o.d.text[m.key:m.keyEnd])
+	return unquoted(o.d.text[m.key:m.keyEnd])
 }
 
-// distinct returns the names of the members, each once, in the order of the text.
-func (o *object) distinct(f func(i int, name string) bool) {
+// distinct calls f for the names of the members, each once, in the order of the text, until f returns false.
+func (o *object) distinct(f func(i int, name []byte) bool) {
 	o.scan()
 	for i := range o.members {
 		if name, ok := o.name(i); ok && o.find(name) == i && !f(i, name) {
 			return
 		}
 	}
+}
+
+// size returns how many names the members have.
+func (o *object) size() int {
+	if o.scan(); len(o.members) > searches && o.table == nil {
+		o.tabulate()
+	}
+	if o.table != nil {
+		return o.table.names
+	}
+	n := 0
+	o.distinct(func(int, []byte) bool {
+		n++
+		return true
+	})
+	return n
 }
 
 // Find implements traits.Mapper.
@@ -239,7 +192,7 @@ func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	if o.scan(); o.broken {
 		return types.NewErrFromString(errText), false
 	}
-	i := o.find(string(name))
+	i := o.find([]byte(name))
 	if i < 0 {
 		return nil, false
 	}
@@ -278,7 +231,7 @@ func (o *object) Contains(key ref.Val) ref.Val {
 func (o *object) Fold(f traits.Folder) {
 	keys, ok := f.(interface{ FoldKeyOnly() bool })
 	keyOnly := ok && keys.FoldKeyOnly()
-	o.distinct(func(i int, name string) bool {
+	o.distinct(func(i int, name []byte) bool {
 		var value any
 		if !keyOnly {
 			value = o.read(i)
@@ -290,22 +243,11 @@ func (o *object) Fold(f traits.Folder) {
 // Iterator implements traits.Iterable.
 func (o *object) Iterator() traits.Iterator {
 	var all []ref.Val
-	o.distinct(func(_ int, name string) bool {
+	o.distinct(func(_ int, name []byte) bool {
 		all = append(all, types.String(name))
 		return true
 	})
 	return types.NewRefValList(types.DefaultTypeAdapter, all).Iterator()
-}
-
-// size returns how many names the members have.
-func (o *object) size() int {
-	if o.names == 0 {
-		o.distinct(func(int, string) bool {
-			o.names++
-			return true
-		})
-	}
-	return int(o.names)
 }
 
 // Size implements traits.Sizer.
@@ -319,27 +261,50 @@ func (o *object) Equal(other ref.Val) ref.Val {
 	return o.compare(other)
 }
 
-// compare compares the members with those of another object.
+// compare reports whether another object has the same members.
 func (o *object) compare(other ref.Val) ref.Val {
 	p, ok := other.(traits.Mapper)
 	if !ok || o.Size() != p.Size() {
 		return types.False
 	}
+	same, _ := p.(*object)
 	var result ref.Val = types.True
-	o.distinct(func(i int, name string) bool {
-		theirs, found := p.Find(types.String(name))
-		switch {
+	o.distinct(func(i int, name []byte) bool {
+		if same != nil && same.d == o.d {
+			result = o.compareMember(i, same, same.find(name))
+			return result == types.True
+		}
+		switch theirs, found := p.Find(types.String(name)); {
 		case types.IsError(theirs):
 			result = theirs
 		case !found:
 			result = types.False
 		default:
-			m := &o.members[i]
-			result = equal(o.d.value(int(m.text), int(m.textEnd)), theirs)
+			result = equal(o.read(i), theirs)
 		}
 		return result == types.True
 	})
 	return result
+}
+
+// compareMember compares a member with one of another object of the payload, -1 for none. It keeps no values.
+func (o *object) compareMember(i int, p *object, j int) ref.Val {
+	if j < 0 {
+		return types.False
+	}
+	a, b := span{o.members[i].text, o.members[i].textEnd}, span{p.members[j].text, p.members[j].textEnd}
+	if isShort := a.to-a.from < longSpan; isShort && o.d.isSame(a, b) {
+		return types.True
+	}
+	if areTexts := o.d.text[a.from] == '"' && o.d.text[b.from] == '"'; areTexts {
+		o.d.spend(int(a.to - a.from + b.to - b.from))
+		x, xOK := unquoted(o.d.of(a))
+		y, yOK := unquoted(o.d.of(b))
+		if xOK && yOK {
+			return types.Bool(bytes.Equal(x, y))
+		}
+	}
+	return equal(o.d.value(int(a.from), int(a.to)), o.d.value(int(b.from), int(b.to)))
 }
 
 // ConvertToNative implements ref.Val.
@@ -440,7 +405,7 @@ func (l *list) Equal(other ref.Val) ref.Val {
 	return l.compare(other)
 }
 
-// compare compares the elements with those of another list.
+// compare reports whether another list has the same elements.
 func (l *list) compare(other ref.Val) ref.Val {
 	p, ok := other.(traits.Lister)
 	if !ok || l.Size() != p.Size() {

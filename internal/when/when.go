@@ -8,6 +8,8 @@ import (
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
 
 	"github.com/notifyd/notifyd/delivery"
 )
@@ -83,6 +85,29 @@ func (l *Language) compile(text, want string, kinds ...*cel.Type) (*Expression, 
 // loops reports whether an expression has a macro that iterates over a list or an object.
 func loops(tree *ast.AST) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(tree), ast.KindMatcher(ast.ComprehensionKind))) > 0
+}
+
+// eval evaluates the expression. Without a loop it has few parts: their operands count only where the payload is large.
+func (x *Expression) eval(f *facts) (ref.Val, error) {
+	f.begin()
+	if !x.loops && len(f.event.Payload) <= smallText {
+		out, _, err := x.program.Eval(f)
+		return out, err //nolint:wrapcheck // failure rewrites it
+	}
+
+	tracker, err := x.tracker.Clone()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failure rewrites it
+	}
+	tracker.Estimator = f
+	frame, err := interpreter.NewExecutionFrame(f)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failure rewrites it
+	}
+	defer frame.Close()
+	frame.SetCostTracker(tracker)
+	out, _, err := x.program.Eval(frame)
+	return out, err //nolint:wrapcheck // failure rewrites it
 }
 
 // String returns the text of the expression.
