@@ -321,7 +321,7 @@ func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 		}
 	}
 	l := d.first(destination)
-	return l.counts(l.dest.Filter) // a stored delivery whose route has ended
+	return l.counts(l.dest.Filter, "") // a stored delivery whose route has ended
 }
 
 // ReportDatabase records whether a connection has reached the database; nil means it answers. An outage is logged and

@@ -438,7 +438,9 @@ func (l *lane) rateKey(e *delivery.Event) string {
 	if l.dest.RateKey == nil {
 		return ""
 	}
+	began := time.Now()
 	key, err := keyOf(l.dest.RateKey, &delivery.Candidate{Event: e})
+	l.logSlow("rate_key", "", e, began)
 	switch {
 	case err != nil:
 		return "" // limited together with all events whose key is unknown, and not lost
@@ -463,13 +465,25 @@ func (l *lane) limitWaitsLocked(now time.Time) bool {
 	return l.engineWaits && l.limiter.Wait(now) > 0 || now.UnixNano() < l.figures.skipped.limitedUntil.Load()
 }
 
-// counts wraps a filter: it counts the events that do not pass, and survives a panic. It returns nil for nil.
-func (l *lane) counts(f delivery.Filter) delivery.Filter {
+// slow is how long a filter or the function of a rate key may take without a line in the log: meanwhile other events wait.
+const slow = 100 * time.Millisecond
+
+// logSlow logs a call of a filter or of the function of a rate key that took long.
+func (l *lane) logSlow(of, route string, e *delivery.Event, began time.Time) {
+	if took := time.Since(began); took > slow {
+		l.log.Warn("slow evaluation", "of", of, "event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "route", route, "took", took)
+	}
+}
+
+// counts wraps the filter of a route: it counts the events that do not pass, and survives a panic. It returns nil for nil.
+func (l *lane) counts(f delivery.Filter, route string) delivery.Filter {
 	if f == nil {
 		return nil
 	}
 	return func(c *delivery.Candidate) (bool, error) {
+		began := time.Now()
 		passes, err := ask(f, c)
+		l.logSlow("filter", route, c.Event, began)
 		if err != nil {
 			return true, fmt.Errorf("the filter of %q failed: %s", l.dest.Name, safecall.Text(err))
 		}

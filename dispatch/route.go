@@ -56,7 +56,7 @@ func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) erro
 	}
 	w.plain = w.plain || filter == nil
 	for _, l := range lanes {
-		f := l.counts(both(l.dest.Filter, filter))
+		f := l.counts(both(l.dest.Filter, filter), pattern)
 		r.filtered = r.filtered || f != nil
 		w.lanes, w.views, w.filters = append(w.lanes, l), append(w.views, l), append(w.filters, f)
 	}

@@ -72,3 +72,42 @@ func TestConditions(t *testing.T) {
 		})
 	}
 }
+
+// TestConditionsAreBounded: an event whose condition would read its payload again and again becomes a dead letter with the
+// reason, and the other events are delivered.
+func TestConditionsAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := databaseOf(t, mode)
+			rest := `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state NOT IN ('done', 'deferred'))`
+			if mode == "stream" {
+				rest = `SELECT count(*) = 1 AND bool_and(open = '{}' AND head >= (SELECT max(id) FROM outbox_events)) FROM outbox_positions WHERE destination = 'log'`
+			}
+			// In turn: read once per element; a long text for a regular expression; as many levels as PostgreSQL takes; a usual event.
+			first := query[int64](t, url, `WITH w AS (INSERT INTO outbox_events (event_type, payload) SELECT 'order.' || n, replace(replace(p,
+					'BEFORE', repeat('{"a":', 2000) || '"' || repeat('x', 200000) || 'p"' || repeat('}', 2000)),
+					'AFTER', repeat('{"a":', 2000) || '"' || repeat('x', 200000) || 'q"' || repeat('}', 2000))::json
+				FROM unnest(ARRAY['{"list": [' || repeat('1,', 1000) || '1], "before": BEFORE, "after": AFTER}', '{"text": "' || repeat('ab', 1000000) || '"}',
+					'{"before": BEFORE, "after": AFTER}', '{"before": {"a": 1}, "after": {"a": 2}}']) WITH ORDINALITY AS u (p, n) RETURNING id) SELECT min(id) FROM w`)
+			config := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nrelay: {poll_interval: 20ms}\ndestinations: {log: {type: log}}\nroutes:\n"+
+				"  - {match: order.1, to: log, when: 'payload.list.exists(i, payload.before == payload.after) || true'}\n"+
+				"  - {match: order.2, to: log, when: 'payload.text.matches(\"^(a|b|ab)*c$\")'}\n"+
+				"  - {match: order.*, to: log, when: payload.before != payload.after}\n")
+			d := startDaemon(t, nil, "run", "-c", config, "--log-format", "json")
+			until(t, url, rest)
+			if code := d.end(t); code != 0 {
+				t.Errorf("exit code %d: %s", code, d.stderr.text())
+			}
+			if got := strings.Count(d.stdout.text(), "\n"); got != 2 {
+				t.Errorf("%d lines, want 2", got)
+			}
+			for id, want := range map[int64]string{first: "it reads more than 16 times the payload", first + 1: "the text is too long for matches"} {
+				if r := invoke(t, "events", "show", "-c", config, fmt.Sprint(id)); !strings.Contains(r.stdout, want) || !strings.Contains(r.stdout, "when of the route") {
+					t.Errorf("%d: %q is missing in\n%.2000s%s", id, want, r.stdout, r.stderr)
+				}
+			}
+		})
+	}
+}

@@ -4,11 +4,15 @@ package cli
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	stdlog "log"
 	"log/slog"
+	"math"
 	"os"
+	"path"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/term"
@@ -19,13 +23,57 @@ import (
 // the CPU time of a drain.
 const gcPercent = 200
 
-// TuneGC sets how often the daemon collects garbage; $GOGC wins. The bench calls it too, to
-// measure the daemon's behaviour.
+// TuneGC sets how often the daemon collects garbage, and makes it collect more often near the memory limit of its control
+// group; $GOGC and $GOMEMLIMIT win. The bench calls it too, to measure the daemon's behaviour.
 func TuneGC() {
 	if _, set := os.LookupEnv("GOGC"); !set {
 		debug.SetGCPercent(gcPercent)
 	}
+	_, set := os.LookupEnv("GOMEMLIMIT")
+	if limit := memoryLimit(os.DirFS("/")); !set && limit > 0 {
+		debug.SetMemoryLimit(limit / 10 * 9) // the rest is for memory that Go does not count
+	}
 }
+
+// memoryLimit returns the lowest memory limit of the control groups of this process, in bytes, or 0 for none.
+func memoryLimit(root fs.FS) int64 {
+	const dir = "sys/fs/cgroup"
+	groups, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	lowest := int64(math.MaxInt64)
+	for line := range strings.Lines(string(groups)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		at, file := path.Join(dir, "memory"), "memory.limit_in_bytes"
+		switch parts[1] {
+		case "":
+			at, file = dir, "memory.max"
+		case "memory":
+		default:
+			continue
+		}
+		for group := path.Join("/", parts[2]); ; group = path.Dir(group) { // in a container the root is its group
+			text, err := fs.ReadFile(root, path.Join(at, group, file))
+			if n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && bad == nil && n > 0 {
+				lowest = min(lowest, n)
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	if lowest >= noLimit {
+		return 0
+	}
+	return lowest
+}
+
+// noLimit is a memory limit that stands for none.
+const noLimit = 1 << 60
 
 // OneOf is a flag that takes one of a few values. An empty Value means not given.
 type OneOf struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/notifyd/notifyd/internal/outboxes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/textview"
 )
 
 // BasePrinter prints results, as a table or as JSON.
@@ -95,10 +96,14 @@ func AddFormat(cmd *cobra.Command) *cli.OneOf {
 
 // WriteJSON writes v as indented JSON.
 func WriteJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(textview.Indent(text.Bytes()))
+	return err
 }
 
 // Printable keeps foreign text from controlling the terminal.

@@ -48,7 +48,7 @@ relay:
   connections: 4
   batch: 1000
   batch_bytes: 8388608
-  max_event_bytes: 67108864
+  max_event_bytes: 8388608
   lock_budget: 100ms
   lease: 30s
   poll_interval: 1s

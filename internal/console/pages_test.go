@@ -424,6 +424,20 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestNestedPayload: the page of an event is not many times larger than its payload, whatever the payload nests.
+func TestNestedPayload(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', (repeat('[', 5000) || repeat(']', 5000))::json), ('a', '{"b": [1]}')`)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (1, 'mail', 'a', 'dead')`)
+	if n := len(s.get(Path + "events/1")); n > 200_000 {
+		t.Errorf("%d bytes of page for 10,000 bytes of payload", n)
+	}
+	if text := s.get(Path + "events/2"); !strings.Contains(text, "<pre tabindex=\"0\">{\n  &#34;b&#34;: [\n    1\n  ]\n}</pre>") {
+		t.Error(text)
+	}
+}
+
 // TestSearchGoesOn: an event behind more events than one search reads is found by
 // continuing the search.
 func TestSearchGoesOn(t *testing.T) {

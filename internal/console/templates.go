@@ -15,7 +15,7 @@ import (
 // parsePages returns the templates by page. Each includes the layout.
 func parsePages() (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "content": content, "readable": textview.Payload, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
+		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "content": content, "readable": readable, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
 		"rate": showRate, "ago": ago, "due": due, "machine": machine, "stateClass": stateClass, "words": words,
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
@@ -128,14 +128,23 @@ const maxShown = 64 << 10
 
 // pretty formats JSON for people. Long text is cut, with a note.
 func pretty(raw json.RawMessage) string {
-	var out bytes.Buffer
 	if len(raw) > maxShown {
-		return fmt.Sprintf("%s\n... the first %d of %d bytes", bytes.ToValidUTF8(raw[:maxShown], nil), maxShown, len(raw))
+		return cut(raw)
 	}
-	if json.Indent(&out, raw, "", "  ") != nil {
-		return string(raw)
+	return string(textview.Indent(raw))
+}
+
+// cut returns the begin of a text, with a note.
+func cut(text []byte) string {
+	return fmt.Sprintf("%s\n... the first %d of %d bytes", bytes.ToValidUTF8(text[:maxShown], nil), maxShown, len(text))
+}
+
+// readable shows bytes: text as it is, and of anything else how it begins.
+func readable(data []byte) string {
+	if len(data) > maxShown && textview.Text(data) {
+		return cut(data)
 	}
-	return out.String()
+	return textview.Payload(data)
 }
 
 // content shows a payload: JSON formatted, other text as it is, and of anything else how it begins.

@@ -5,6 +5,7 @@ package textview
 import (
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -29,4 +30,39 @@ func Payload(data []byte) string {
 		what += fmt.Sprintf(", the first %d", shown)
 	}
 	return what + "\n" + strings.TrimSuffix(hex.Dump(data[:min(len(data), shown)]), "\n")
+}
+
+// maxGrowth bounds how many times its size a JSON text may have with indents.
+const maxGrowth = 8
+
+// Indent returns a JSON text with its values on lines of their own. It returns a text unchanged if that would multiply its
+// size: each line has two spaces for each level, so 20 KB of lists within lists would become 200 MB.
+func Indent(text []byte) []byte {
+	size, depth, inText := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c == '{', c == '[':
+			depth++
+			size += 2 * depth
+		case c == '}', c == ']':
+			depth--
+			size += 2 * depth
+		case c == ',':
+			size += 2 * depth
+		}
+	}
+	if size > maxGrowth*len(text) {
+		return text
+	}
+
+	var out bytes.Buffer
+	if json.Indent(&out, text, "", "  ") != nil {
+		return text
+	}
+	return out.Bytes()
 }

@@ -31,3 +31,26 @@ func TestPayload(t *testing.T) {
 
 // unshowable is true for what would harm a terminal or a page.
 func unshowable(r rune) bool { return r == 0 || r == 0x1b || r == utf8.RuneError }
+
+// TestIndent: JSON is indented, unless that multiplies its size.
+func TestIndent(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"a":[1,{"b":"x,[\""}]}`: "{\n  \"a\": [\n    1,\n    {\n      \"b\": \"x,[\\\"\"\n    }\n  ]\n}",
+		`[`:                       `[`,
+		``:                        ``,
+		`"[[["`:                   `"[[["`,
+	} {
+		if got := string(textview.Indent([]byte(text))); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	for _, depth := range []int{10, 100, 9_999} {
+		for _, leaf := range []string{"", "1", "1,2,3", `{"a":1}`} {
+			text := []byte(strings.Repeat("[", depth) + leaf + strings.Repeat("]", depth))
+			if got := len(textview.Indent(text)); got > 12*len(text) {
+				t.Errorf("%d levels, %d bytes: %d with indents", depth, len(text), got)
+			}
+		}
+	}
+}

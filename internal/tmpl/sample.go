@@ -40,6 +40,6 @@ func (t *Template) Sample(text string, leaf any) *Data {
 			ID: 1, Type: text, AggregateType: text, AggregateID: text,
 			CreatedAt: time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC), Attempt: 1, Destination: "sample",
 		},
-		Headers: headers, payload: payload,
+		Headers: headers, payload: func() (any, error) { return payload, nil },
 	}
 }

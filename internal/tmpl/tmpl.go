@@ -24,6 +24,7 @@ import (
 	"fmt"
 	htmltemplate "html/template"
 	"io"
+	"sync"
 	texttemplate "text/template"
 	"text/template/parse"
 	"time"
@@ -40,6 +41,9 @@ const (
 	// iteration of a range is a step. A table of 5,000 rows with 20 columns has
 	// about 200,000.
 	MaxSteps = 500_000
+	// MaxValues is the limit of the values of a payload that a template uses: decoded, a value takes up to 300 bytes of
+	// memory, and at most 3 of text.
+	MaxValues = 100_000
 )
 
 // Template is one parsed template. It is safe for concurrent use.
@@ -71,22 +75,34 @@ type Data struct {
 	Event   Event
 	Headers map[string]string
 
-	payload any
-	missing error // why the event has no decoded payload
+	payload func() (any, error) // nil for none
 }
 
-// Payload returns the decoded payload, for .Payload. It fails if the content type is not JSON. Templates that do not use
-// .Payload still work.
-func (d *Data) Payload() (any, error) { return d.payload, d.missing }
-
-// MapPayload replaces the decoded payload by f's result. It does nothing without a payload.
-func (d *Data) MapPayload(f func(payload any) any) {
-	if d.missing == nil {
-		d.payload = f(d.payload)
+// Payload returns the decoded payload, for .Payload. The first call decodes it. It fails if the content type is not JSON, or
+// the payload has more than [MaxValues]. Templates that do not use .Payload still work.
+func (d *Data) Payload() (any, error) {
+	if d.payload == nil {
+		return nil, nil
 	}
+	return d.payload()
 }
 
-// NewData decodes the payload of e if its content type is JSON. It returns an error if the payload is not valid JSON.
+// MapPayload replaces the decoded payload by f's result.
+func (d *Data) MapPayload(f func(payload any) any) {
+	before := d.payload
+	if before == nil {
+		return
+	}
+	d.payload = sync.OnceValues(func() (any, error) {
+		payload, err := before()
+		if err != nil {
+			return nil, err
+		}
+		return f(payload), nil
+	})
+}
+
+// NewData returns the data of e. It returns an error if the payload is JSON by its content type, and not valid.
 func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
@@ -96,19 +112,57 @@ func NewData(e *delivery.Event) (*Data, error) {
 		Headers: e.Headers,
 	}
 	if !e.IsJSON() {
-		d.missing = funcErrorf("the payload is not JSON, but %s: put what the template needs into headers, or route such events to a destination that takes bytes", e.ContentType)
+		d.payload = func() (any, error) {
+			return nil, funcErrorf("the payload is not JSON, but %s: put what the template needs into headers, or route such events to a destination that takes bytes", e.ContentType)
+		}
 		return d, nil
 	}
-	dec := json.NewDecoder(bytes.NewReader(e.Payload))
-	dec.UseNumber()
-	if err := dec.Decode(&d.payload); err != nil {
-		// The decoder's error can quote the payload, so it is not wrapped.
-		return nil, fmt.Errorf("the payload is not JSON (near byte %d)", dec.InputOffset())
+	if !json.Valid(e.Payload) {
+		return nil, invalid(e.Payload)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("the payload has more than one JSON value (at byte %d)", dec.InputOffset())
-	}
+	d.payload = sync.OnceValues(func() (any, error) { return decode(e.Payload) })
 	return d, nil
+}
+
+// invalid returns why a payload is not valid JSON. The decoder's error can quote the payload, so it is not wrapped.
+func invalid(payload []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	var value json.RawMessage
+	if err := dec.Decode(&value); err != nil {
+		return fmt.Errorf("the payload is not JSON (near byte %d)", dec.InputOffset())
+	}
+	return fmt.Errorf("the payload has more than one JSON value (at byte %d)", dec.InputOffset())
+}
+
+// decode decodes a valid payload.
+func decode(payload []byte) (value any, err error) {
+	if at := tooManyValues(payload); at > 0 {
+		return nil, funcErrorf("the payload has more than %d values (at byte %d): put what the template needs into headers, or write smaller events", MaxValues, at)
+	}
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
+		return nil, funcErrorf("the payload is not JSON (near byte %d)", dec.InputOffset())
+	}
+	return value, nil
+}
+
+// tooManyValues returns where a payload exceeds MaxValues, or 0.
+func tooManyValues(payload []byte) int {
+	values, inText := 1, false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case !inText && (c == ',' || c == '[' || c == '{'): // each precedes a value, but for empty lists and objects
+			if values++; values > MaxValues {
+				return i
+			}
+		}
+	}
+	return 0
 }
 
 // Text parses a template whose result is plain text. The name appears in every

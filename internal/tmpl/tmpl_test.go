@@ -324,3 +324,36 @@ func TestURLEscapesEveryValue(t *testing.T) {
 		t.Errorf("a list became %s", got)
 	}
 }
+
+// TestManyValues: a payload whose values would take many times its size of memory is not decoded, and a template that does
+// not use the payload does not notice.
+func TestManyValues(t *testing.T) {
+	t.Parallel()
+	render := func(text, payload string) (string, error) {
+		t.Helper()
+		d, err := tmpl.NewData(&delivery.Event{ID: 7, Type: "a", Payload: []byte(payload)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := tmpl.Text("subject", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x.Render(d)
+	}
+	for _, value := range []string{`[]`, `{}`, `1`, `{"a":1}`, `"\",[{"`} {
+		few, many := `{"x": [`+strings.Repeat(value+",", tmpl.MaxValues/4)+`1], "y": "z"}`, `{"x": [`+strings.Repeat(value+",", tmpl.MaxValues)+`1], "y": "z"}`
+		if got, err := render(`{{ .Payload.y }}`, few); got != "z" || err != nil {
+			t.Errorf("%s: %q, %v", value, got, err)
+		}
+		if _, err := render(`{{ .Payload.y }}`, many); err == nil || !strings.Contains(err.Error(), `template "subject", line 1, at {{ .Payload.y }}: the payload has more than 100000 values (at byte `) {
+			t.Errorf("%s: %v", value, err)
+		}
+		if got, err := render(`{{ .Event.ID }}`, many); got != "7" || err != nil {
+			t.Errorf("%s: %q, %v", value, got, err)
+		}
+	}
+	if got, err := render(`{{ .Payload.y }}`, `{"x": "`+strings.Repeat(`,[{`, tmpl.MaxValues)+`", "y": "z"}`); got != "z" || err != nil {
+		t.Errorf("a text: %q, %v", got, err)
+	}
+}

@@ -108,11 +108,12 @@ func (x *Expression) failure(err error) *EvalError {
 
 // reason rewrites an error of CEL without repeating its text, which may hold a value.
 func reason(text, part string) string {
+	for _, known := range []string{errText, errBytes, errRead, errNested, errMatch, errSteps} {
+		if strings.Contains(text, known) {
+			return known
+		}
+	}
 	switch {
-	case strings.Contains(text, errText):
-		return errText
-	case strings.Contains(text, errBytes):
-		return errBytes
 	case strings.Contains(text, "no such key"):
 		return fmt.Sprintf("the event has no such member: where it may be absent, write has(%s) && ... for a member, or \"name\" in headers for a header", oneLine(part))
 	case strings.Contains(text, "index out of bounds"):
@@ -120,7 +121,7 @@ func reason(text, part string) string {
 	case strings.Contains(text, "no such overload"), strings.Contains(text, "no matching overload"):
 		return "a value has another type than this needs, or is null: ask for it with type(...) before, or convert it"
 	case strings.Contains(text, "cost limit"):
-		return "it takes too many steps for this event: go through fewer elements"
+		return errSteps
 	case strings.Contains(text, "division by zero"), strings.Contains(text, "modulus by zero"):
 		return "it divides by zero"
 	case strings.Contains(text, "overflow"):

@@ -1,6 +1,7 @@
 package when
 
 import (
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
@@ -26,8 +27,16 @@ func names() []string {
 
 // facts holds the values that expressions ask for about one event. Only one goroutine may use it.
 type facts struct {
-	event   *delivery.Event
-	payload ref.Val // nil until an expression reads it
+	event    *delivery.Event
+	document *document // nil until an expression reads the payload
+	payload  ref.Val
+}
+
+// begin begins one evaluation.
+func (f *facts) begin() {
+	if f.document != nil {
+		f.document.refill()
+	}
 }
 
 // ResolveName implements interpreter.Activation.
@@ -35,7 +44,9 @@ func (f *facts) ResolveName(name string) (any, bool) {
 	switch name {
 	case namePayload:
 		if f.payload == nil {
-			f.payload = payloadOf(f.event)
+			f.document = &document{text: f.event.Payload}
+			f.document.refill()
+			f.payload = f.document.payloadOf(f.event)
 		}
 		return f.payload, true
 	case nameHeaders:
@@ -56,3 +67,24 @@ func (f *facts) ResolveName(name string) (any, bool) {
 
 // Parent implements interpreter.Activation.
 func (*facts) Parent() interpreter.Activation { return nil }
+
+// CallCost implements cost.ActualCostEstimator: it counts the bytes of texts that a function has read or written. The
+// steps are counted by CEL.
+func (f *facts) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
+	if function == boundedMatches || f.document == nil { // maxMatch bounds matches
+		return nil
+	}
+	n := length(result)
+	for i, arg := range args {
+		switch function {
+		case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+			if i > 0 { // a comparison ends with the shorter text
+				n = min(n, length(arg))
+				continue
+			}
+		}
+		n += length(arg)
+	}
+	f.document.spend(n)
+	return nil
+}

@@ -18,7 +18,7 @@ func (l *Language) CompileKey(text string) (*Expression, error) {
 
 // Key evaluates an expression that CompileKey has compiled: it is a [delivery.RateKey]. The error is a [*EvalError].
 func (x *Expression) Key(c *delivery.Candidate) (string, error) {
-	out, _, err := x.program.Eval(factsOf(c))
+	out, err := x.eval(factsOf(c))
 	if err != nil {
 		return "", x.failure(err)
 	}

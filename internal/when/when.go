@@ -6,7 +6,10 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
 
 	"github.com/notifyd/notifyd/delivery"
 )
@@ -19,7 +22,7 @@ const (
 	// maxLoops bounds the nesting of macros over a list, such as exists.
 	maxLoops = 2
 	// maxCost bounds one evaluation of an expression with a macro, in CEL's units of cost: one step of a loop costs a
-	// few. An expression without a macro takes no more steps than it has parts.
+	// few. An expression without a macro takes no more steps than it has parts. See bounds.go for the bytes that it reads.
 	maxCost = 200_000
 )
 
@@ -49,6 +52,8 @@ type Expression struct {
 	text    string
 	program cel.Program
 	tree    *ast.AST
+	loops   bool
+	tracker *cost.Tracker
 }
 
 // Compile checks an expression. The error is a [*CompileError].
@@ -65,21 +70,44 @@ func (l *Language) compile(text, want string, kinds ...*cel.Type) (*Expression, 
 	if kind := checked.OutputType(); !slices.ContainsFunc(append(kinds, cel.DynType), kind.IsExactType) {
 		return nil, &CompileError{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be %s", article(kind.String()), want)}
 	}
-	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
-	tree := checked.NativeRep()
-	if loops(tree) {
-		options = append(options, cel.CostLimit(maxCost))
-	}
-	program, err := l.env.Program(checked, options...)
+	program, err := l.env.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(boundMatches))
 	if err != nil {
 		return nil, &CompileError{Line: 1, Column: 1, Text: oneLine(err.Error())}
 	}
-	return &Expression{text: text, program: program, tree: tree}, nil
+	x := &Expression{text: text, program: program, tree: checked.NativeRep()}
+	x.loops = loops(x.tree)
+	if x.tracker, err = newTracker(x.loops); err != nil {
+		return nil, &CompileError{Line: 1, Column: 1, Text: oneLine(err.Error())}
+	}
+	return x, nil
 }
 
 // loops reports whether an expression has a macro that iterates over a list or an object.
 func loops(tree *ast.AST) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(tree), ast.KindMatcher(ast.ComprehensionKind))) > 0
+}
+
+// eval evaluates the expression. Without a loop it has few parts: their operands count only where the payload is large.
+func (x *Expression) eval(f *facts) (ref.Val, error) {
+	f.begin()
+	if !x.loops && len(f.event.Payload) <= smallText {
+		out, _, err := x.program.Eval(f)
+		return out, err //nolint:wrapcheck // failure rewrites it
+	}
+
+	tracker, err := x.tracker.Clone()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failure rewrites it
+	}
+	tracker.Estimator = f
+	frame, err := interpreter.NewExecutionFrame(f)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failure rewrites it
+	}
+	defer frame.Close()
+	frame.SetCostTracker(tracker)
+	out, _, err := x.program.Eval(frame)
+	return out, err //nolint:wrapcheck // failure rewrites it
 }
 
 // String returns the text of the expression.
@@ -88,7 +116,7 @@ func (x *Expression) String() string { return x.text }
 // Match evaluates the expression for an event. It implements [delivery.Filter]. All expressions about the same candidate
 // share one decoded payload. The error is a [*EvalError].
 func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
-	out, _, err := x.program.Eval(factsOf(c))
+	out, err := x.eval(factsOf(c))
 	if err != nil {
 		return false, x.failure(err)
 	}
