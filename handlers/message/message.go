@@ -80,7 +80,7 @@ type Config struct {
 	// Body is the body (template) in place of a form; the headers are the same as with the form
 	// payload. If ContentType is JSON, the result must be JSON: write values as {{ json .Payload.name
 	// }}.
-	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Write values into JSON with '{{ json .Payload.name }}'." kind:"template"`
+	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Values are escaped for 'content_type': within quotes, or with '{{ json .Payload.name }}'." kind:"template"`
 	// ContentType is the media type of Body; the default is application/json.
 	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of 'body'." unset:"'application/json'"`
 }
@@ -307,6 +307,13 @@ func (e *Encoder) sendable(name string) bool {
 	default:
 		return true
 	}
+}
+
+// IsOwn reports whether a name, in any spelling, begins as the headers that notifyd sets: those about the event, and the
+// attributes of CloudEvents.
+func IsOwn(name string) bool {
+	lower := strings.ToLower(name)
+	return strings.HasPrefix(lower, "notifyd-") || isAttribute(lower)
 }
 
 // isAttribute reports whether name, in lower case, is an attribute of

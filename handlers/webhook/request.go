@@ -35,7 +35,7 @@ func (c Config) headerTemplates() (map[string]*tmpl.Template, error) {
 	headers := make(map[string]*tmpl.Template)
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		path := "headers." + name
-		t, err := tmpl.Text(path, c.Headers[name])
+		t, err := tmpl.Header.Parse(path, c.Headers[name])
 		if err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
 			continue

@@ -143,13 +143,13 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 		`webhook: template "url", line 1, at {{ .Payload.id }}: the event has no such field`: {
 			cfg: Config{URL: r.url() + "/{{ .Payload.id }}"}, payload: ada,
 		},
-		`webhook: the output of template "headers.X-Name" holds a line end or another control character: a header has one line`: {
+		`webhook: template "headers.X-Name", line 1, at {{ .Payload.name }}: the value holds a line end or another control character: a header has one line`: {
 			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
 		},
 		`webhook: the output of template "body" is not JSON: write values as {{ json .Payload.name }}, or set content_type`: {
-			cfg: Config{Config: message.Config{Body: `{"name":"{{ .Payload.name }}"}`}}, payload: ada,
+			cfg: Config{Config: message.Config{Body: `{"name":{{ .Payload.name }}}`}}, payload: ada,
 		},
-		`webhook: the output of template "url" holds a path segment of dots`: {
+		`webhook: template "url": a segment of the path is empty or dots, which leads to another path`: {
 			cfg: Config{URL: r.url() + "/orders/{{ .Payload.id }}/x"}, payload: `{"id":"a/../../admin"}`,
 		},
 		`webhook: the output of template "url" has more than 8000 bytes`: {
@@ -188,7 +188,7 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 	r := startReceiver(t, nil)
 	h := deliverytest.Open(t, New, Config{URL: r.url() + "/orders/{{ .Payload.id }}/paid?by={{ .Payload.id }}&v=1"})
 	values := []string{
-		"@evil.example", ".evil.example", "/admin", "..x", "x?admin=1", "x#y", "a&v=2", "%2e%2e", "//evil.example", `\\evil`, "ä ö", "x\r\nHost: evil", "a+b=c;d",
+		"@evil.example", ".evil.example", "a/b", "..x", "x?admin=1", "x#y", "a&v=2", "%2e%2e", `evil\x`, "ä ö", "x\r\nHost: evil", "a+b=c;d",
 	}
 	for i, value := range values {
 		payload := []byte(`{"id":` + strconv.QuoteToASCII(value) + `}`)
@@ -203,12 +203,22 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 			t.Errorf("%s became %s at %s", value, got.RequestURI, got.Host)
 		}
 	}
+	sent := len(r.all())
+	for _, value := range []string{"", ".", "..", "a/../b", "/admin", "//evil.example", `\\evil`, `..\x`} {
+		err := h.Deliver(testenv.Within(t, patience), event(`{"id":`+strconv.QuoteToASCII(value)+`}`))
+		if verdictOn(err) != "permanent" || !strings.Contains(err.Error(), "is empty or dots") {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+	if n := len(r.all()); n != sent {
+		t.Errorf("%d requests to another path", n-sent)
+	}
 }
 
 // TestHostIsHeldTo, whatever became of the escaping.
 func TestHostIsHeldTo(t *testing.T) {
 	t.Parallel()
-	raw, err := tmpl.Text("url", "{{ .Payload.u }}")
+	raw, err := tmpl.AnyURL.Parse("url", "{{ .Payload.u }}")
 	if err != nil {
 		t.Fatal(err)
 	}

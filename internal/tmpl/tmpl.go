@@ -12,7 +12,8 @@
 // worse than no mail. Where a value may be absent, use get:
 // {{ get .Payload "user.name" | default "friend" }}.
 //
-// Templates come from the operator's configuration and are trusted; payloads are not.
+// Templates come from the operator's configuration and are trusted; payloads are not. Each action ends with the escaping, or
+// the refusal, that the [Kind] of the template has: a printed value stays in its place.
 // Neither can make a template run or grow without end, see [MaxOutput] and [MaxSteps], and
 // no error repeats a value from the payload.
 package tmpl
@@ -24,6 +25,7 @@ import (
 	"fmt"
 	htmltemplate "html/template"
 	"io"
+	"strings"
 	texttemplate "text/template"
 	"text/template/parse"
 	"time"
@@ -45,6 +47,7 @@ const (
 // Template is one parsed template. It is safe for concurrent use.
 type Template struct {
 	name     string
+	kind     Kind
 	exec     func(w io.Writer, data any) error
 	constant bool
 	text     string
@@ -111,17 +114,15 @@ func NewData(e *delivery.Event) (*Data, error) {
 	return d, nil
 }
 
-// Text parses a template whose result is plain text. The name appears in every
-// error: take the setting's path.
-func Text(name, text string) (*Template, error) { return plain(name, text) }
-
-// URL parses a template whose result is a URL. Printed values are escaped, so
-// that a value stays within its segment of the path or its parameter. The caller
-// must refuse a segment that is "..".
-func URL(name, text string) (*Template, error) { return plain(name, text, escapeURLFunc) }
-
-func plain(name, text string, escapers ...string) (*Template, error) {
-	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
+// Parse parses a template. The name appears in every error: take the setting's path.
+func (k Kind) Parse(name, text string) (*Template, error) {
+	if k == HTML {
+		return parseHTML(name, text)
+	}
+	if k.rule().segments && strings.Contains(text, mark) {
+		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
+	}
+	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k)).Parse(text)
 	if err != nil {
 		return nil, parseError(name, err)
 	}
@@ -129,16 +130,15 @@ func plain(name, text string, escapers ...string) (*Template, error) {
 	for _, sub := range t.Templates() {
 		trees[sub.Name()] = sub.Tree
 	}
-	if err := prepare(name, trees, escapers...); err != nil {
+	constant := isConstant(t.Tree)
+	if err := prepare(name, trees, k.rule().segments); err != nil {
 		return nil, err
 	}
-	return finish(name, text, t.Tree, t.Execute), nil
+	return &Template{name: name, text: text, kind: k, exec: t.Execute, constant: constant}, nil
 }
 
-// HTML parses a template whose result is HTML. Values are escaped for their place
-// in the document.
-func HTML(name, text string) (*Template, error) {
-	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
+func parseHTML(name, text string) (*Template, error) {
+	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(HTML)).Parse(text)
 	if err != nil {
 		return nil, parseError(name, err)
 	}
@@ -146,21 +146,17 @@ func HTML(name, text string) (*Template, error) {
 	for _, sub := range t.Templates() {
 		trees[sub.Name()] = sub.Tree
 	}
-	if err := prepare(name, trees); err != nil {
+	constant := isConstant(t.Tree)
+	if err := prepare(name, trees, false); err != nil {
 		return nil, err
 	}
-	parsed := finish(name, text, t.Tree, t.Execute)
 	// html/template checks the context of each value only when it first runs.
 	// Mistakes in it must show when the configuration is read.
 	var bad *htmltemplate.Error
 	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
 		return nil, parseError(name, bad)
 	}
-	return parsed, nil
-}
-
-func finish(name, text string, tree *parse.Tree, exec func(io.Writer, any) error) *Template {
-	return &Template{name: name, text: text, exec: exec, constant: isConstant(tree)}
+	return &Template{name: name, text: text, kind: HTML, exec: t.Execute, constant: constant}, nil
 }
 
 // Name returns the name that the template was parsed with.
@@ -179,7 +175,15 @@ func (t *Template) Render(d *Data) (string, error) {
 	if err := t.exec(&w, d); err != nil {
 		return "", execError(t.name, err)
 	}
-	return w.buf.String(), nil
+	if !t.kind.rule().segments {
+		return w.buf.String(), nil
+	}
+
+	out, err := segments(w.buf.String(), t.kind == URL)
+	if err != nil {
+		return "", execError(t.name, err)
+	}
+	return out, nil
 }
 
 // limitWriter holds the result and stops the template at [MaxOutput] or [MaxSteps]. Every step of a template ends in a
