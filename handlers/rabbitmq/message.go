@@ -217,7 +217,7 @@ func checkExchange(t *tmpl.Template, exchange string) error {
 	return nil
 }
 
-// hasEmptyWord reports whether a routing key has a word between its dots that is empty. The empty key has none.
+// hasEmptyWord reports whether a routing key has a word between its dots that is empty. The empty key has no words.
 func hasEmptyWord(key string) bool {
 	return key != "" && slices.Contains(strings.Split(key, "."), "")
 }

@@ -67,7 +67,7 @@ func parseTemplates(c Config) (*templates, error) {
 		}
 		return t
 	}
-	text, blocks := c.kinds()
+	text, blocks := kinds(c)
 	t := &templates{
 		channel:     parse(tmpl.SlackChannel, "channel", c.Channel, checkLine),
 		threadTS:    parse(tmpl.Checked, "thread_ts", c.ThreadTS, checkTS),
@@ -78,11 +78,12 @@ func parseTemplates(c Config) (*templates, error) {
 		iconURL:     parse(iconKind(c.IconURL), "icon_url", c.IconURL, checkLine),
 		unfurlLinks: c.UnfurlLinks, unfurlMedia: c.UnfurlMedia,
 	}
-	switch blocks {
-	case tmpl.SlackBlocks:
-		t.unescape = strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">")
-	case tmpl.SlackMarkdown:
-		t.unescape = strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">", `\[`, "[", `\]`, "]")
+	escaped := []string{"&amp;", "&", "&lt;", "<", "&gt;", ">"}
+	if blocks == tmpl.SlackMarkdown {
+		escaped = append(escaped, `\[`, "[", `\]`, "]")
+	}
+	if !c.RawValues {
+		t.unescape = strings.NewReplacer(escaped...)
 	}
 	if err := trySample(t.blocks); err != nil {
 		errs = append(errs, field.Errorf("blocks", "%w", err))
@@ -91,7 +92,7 @@ func parseTemplates(c Config) (*templates, error) {
 }
 
 // kinds returns how values are escaped in text and blocks.
-func (c Config) kinds() (text, blocks tmpl.Kind) {
+func kinds(c Config) (text, blocks tmpl.Kind) {
 	switch {
 	case c.RawValues:
 		return tmpl.Text, tmpl.JSON

@@ -85,9 +85,9 @@ func bounded(s string) (string, error) {
 	return s, nil
 }
 
-// present returns the function that ends each action. It returns what is printed of v, or an error that names the expression:
-// if v is null or absent, or if the rule refuses v. written is the expression, and ofType is true if .Event.Type is all that
-// it reads of the event.
+// present returns the function that ends each action: it escapes v by the rule. Its error names the expression, if v is null or
+// absent, or if the rule refuses v. written is the expression. ofType is true if the expression reads .Event.Type and no other
+// value.
 func present(r rule) func(written string, ofType bool, v any) (any, error) {
 	return func(written string, ofType bool, v any) (any, error) {
 		if v == nil {

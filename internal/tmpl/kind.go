@@ -3,10 +3,14 @@ package tmpl
 import (
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"fmt"
+	htmltemplate "html/template"
 	"net/mail"
 	"net/url"
 	"strings"
+	texttemplate "text/template"
+	"text/template/parse"
 	"unicode"
 )
 
@@ -21,7 +25,7 @@ const (
 	Key
 	// Checked is parsed as a whole afterwards: a number, a duration, a timestamp.
 	Checked
-	// AnyURL is a URL of which the event may choose every part.
+	// AnyURL is a URL, and the event may choose every part.
 	AnyURL
 	// HTML is a document: html/template escapes a value for its context.
 	HTML
@@ -60,6 +64,51 @@ const (
 	// EventSource is the source of an event of EventBridge. A value is one part between dots.
 	EventSource
 )
+
+// Parse parses a template. The name appears in every error: take the setting's path.
+func (k Kind) Parse(name, text string) (*Template, error) {
+	if k == HTML {
+		return parseHTML(name, text)
+	}
+	if k.rule().segments && strings.Contains(text, mark) {
+		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
+	}
+	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k)).Parse(text)
+	if err != nil {
+		return nil, parseError(name, err)
+	}
+	trees := make(map[string]*parse.Tree)
+	for _, sub := range t.Templates() {
+		trees[sub.Name()] = sub.Tree
+	}
+	constant := isConstant(t.Tree)
+	if err := prepare(name, trees, k.rule().segments); err != nil {
+		return nil, err
+	}
+	return &Template{name: name, text: text, kind: k, exec: t.Execute, constant: constant}, nil
+}
+
+func parseHTML(name, text string) (*Template, error) {
+	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(HTML)).Parse(text)
+	if err != nil {
+		return nil, parseError(name, err)
+	}
+	trees := make(map[string]*parse.Tree)
+	for _, sub := range t.Templates() {
+		trees[sub.Name()] = sub.Tree
+	}
+	constant := isConstant(t.Tree)
+	if err := prepare(name, trees, false); err != nil {
+		return nil, err
+	}
+	// html/template checks the context of each value only when it first runs.
+	// Mistakes in it must show when the configuration is read.
+	var bad *htmltemplate.Error
+	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
+		return nil, parseError(name, bad)
+	}
+	return &Template{name: name, text: text, kind: HTML, exec: t.Execute, constant: constant}, nil
+}
 
 // rule is what a kind makes of printed values. The zero rule prints them as they are.
 type rule struct {
@@ -114,7 +163,7 @@ func (k Kind) rule() rule {
 	}
 }
 
-// value returns what is printed of a value. The dots of an event's type are levels on purpose: routes match them.
+// value escapes or refuses a value. The dots of an event's type are levels on purpose: routes match them.
 func (r rule) value(v any, ofType bool) (any, error) {
 	switch {
 	case r.escape != nil:
@@ -319,7 +368,7 @@ func segments(marked string, decode bool) (string, error) {
 		if plain, err := url.PathUnescape(segment); err == nil {
 			segment = plain
 		}
-		for _, part := range strings.Split(strings.ReplaceAll(segment, `\`, "/"), "/") {
+		for part := range strings.SplitSeq(strings.ReplaceAll(segment, `\`, "/"), "/") {
 			part, _, _ = strings.Cut(part, ";") // the parameters of a segment
 			if isDots(part) {
 				return "", funcErrorf("a segment of the path is empty or dots, which leads to another path: fix the event, or the template")

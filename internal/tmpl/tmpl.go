@@ -23,11 +23,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	htmltemplate "html/template"
 	"io"
-	"strings"
-	texttemplate "text/template"
-	"text/template/parse"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -112,51 +108,6 @@ func NewData(e *delivery.Event) (*Data, error) {
 		return nil, fmt.Errorf("the payload has more than one JSON value (at byte %d)", dec.InputOffset())
 	}
 	return d, nil
-}
-
-// Parse parses a template. The name appears in every error: take the setting's path.
-func (k Kind) Parse(name, text string) (*Template, error) {
-	if k == HTML {
-		return parseHTML(name, text)
-	}
-	if k.rule().segments && strings.Contains(text, mark) {
-		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
-	}
-	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k)).Parse(text)
-	if err != nil {
-		return nil, parseError(name, err)
-	}
-	trees := make(map[string]*parse.Tree)
-	for _, sub := range t.Templates() {
-		trees[sub.Name()] = sub.Tree
-	}
-	constant := isConstant(t.Tree)
-	if err := prepare(name, trees, k.rule().segments); err != nil {
-		return nil, err
-	}
-	return &Template{name: name, text: text, kind: k, exec: t.Execute, constant: constant}, nil
-}
-
-func parseHTML(name, text string) (*Template, error) {
-	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(HTML)).Parse(text)
-	if err != nil {
-		return nil, parseError(name, err)
-	}
-	trees := make(map[string]*parse.Tree)
-	for _, sub := range t.Templates() {
-		trees[sub.Name()] = sub.Tree
-	}
-	constant := isConstant(t.Tree)
-	if err := prepare(name, trees, false); err != nil {
-		return nil, err
-	}
-	// html/template checks the context of each value only when it first runs.
-	// Mistakes in it must show when the configuration is read.
-	var bad *htmltemplate.Error
-	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
-		return nil, parseError(name, bad)
-	}
-	return &Template{name: name, text: text, kind: HTML, exec: t.Execute, constant: constant}, nil
 }
 
 // Name returns the name that the template was parsed with.
