@@ -34,6 +34,11 @@ var (
 	// hookHost matches hosts whose URLs are secrets: the path alone is enough to post.
 	hookHost = regexp.MustCompile(`(?i)^(?:hooks?\.[a-z0-9.-]+|discord(?:app)?\.com|[a-z0-9.-]+\.webhook\.office\.com|[a-z0-9.-]+\.logic\.azure\.com|api\.telegram\.org|events\.pagerduty\.com)(?::\d+)?$`)
 
+	// plainSegment matches a segment of a path that is no secret: words, versions, years, and the account of a queue of AWS.
+	plainSegment = regexp.MustCompile(`^(?:\d{12}|(?:(?:[a-z]+|[A-Z][a-z]+|[A-Z]{1,4})(?:[A-Z][a-z]{2,})*\d?|v\d{1,3}(?:(?:alpha|beta|rc)\d{0,2})?|\d{1,4})(?:[-_.:#]+(?:[A-Za-z]?[a-z]*|v?\d{1,4}))*)$`)
+	// longestWord is the longest word of a plain segment.
+	longestWord = regexp.MustCompile(`[A-Za-z]{25}`)
+
 	// publicPart matches the public parts of a secret, and the word for none.
 	publicPart = regexp.MustCompile(`^(?:whsec_|xox[a-z]-|none$)`)
 
@@ -159,8 +164,8 @@ func redactURL(s string) string {
 	return scheme + "://" + user + rest
 }
 
-// redactPath hides the segments behind a host that look like tokens, and all but the
-// first where the path is known to be the secret.
+// redactPath hides the segments behind a host that are not plain words, and all but the
+// first where the path is known to be the secret: at many hosts the path alone is enough to post.
 func redactPath(s string) string {
 	segments := strings.Split(s, "/")
 	path := segments[1:]
@@ -169,10 +174,22 @@ func redactPath(s string) string {
 		if known && i > 0 && !opaqueOnly(segment) {
 			path[i] = redacted
 		} else {
-			path[i] = hide(segment)
+			path[i] = hideSegment(segment)
 		}
 	}
 	return strings.Join(segments, "/")
+}
+
+// hideSegment returns redacted for a segment of a path, unless it is known to be no secret.
+func hideSegment(segment string) string {
+	literal := strings.FieldsFunc(segment, func(r rune) bool { return r >= firstMark })
+	for _, part := range literal {
+		part = strings.Trim(part, "-_.:")
+		if part != "" && (!plainSegment.MatchString(part) || longestWord.MatchString(part)) {
+			return redacted
+		}
+	}
+	return segment
 }
 
 func redactQuery(query string) string {
