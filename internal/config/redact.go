@@ -85,9 +85,9 @@ func opaqueOnly(s string) bool {
 // redactText hides the secrets of the URLs in a text.
 func redactText(s string) string {
 	if wholeURL.MatchString(s) {
-		return redactURL(s)
+		return redactURL(s, hideSegment)
 	}
-	return embeddedURL.ReplaceAllStringFunc(s, redactURL)
+	return embeddedURL.ReplaceAllStringFunc(s, func(link string) string { return redactURL(link, hide) }) // a text for readers
 }
 
 // redactSecret keeps the expansions of a secret's text in the file, and the parts of a
@@ -100,7 +100,7 @@ func redactSecret(s string) string {
 	if !isURL || strings.HasPrefix(scheme, "http") && !opaqueOnly(afterHost(rest)) {
 		return redacted
 	}
-	return redactURL(s)
+	return redactURL(s, hideSegment)
 }
 
 func afterHost(rest string) string {
@@ -116,7 +116,7 @@ func redactConnection(s string) string {
 	case opaqueOnly(s):
 		return s
 	case strings.Contains(s, "://"):
-		return redactURL(s)
+		return redactURL(s, hideSegment)
 	case strings.Contains(s, "="):
 		return keywordPassword.ReplaceAllStringFunc(s, func(m string) string {
 			name, value, _ := strings.Cut(m, "=")
@@ -130,10 +130,10 @@ func redactConnection(s string) string {
 	}
 }
 
-// redactURL removes the password from a URL, and from one of HTTP parts that look like
-// a token. It looks for the last @ rather than parsing: a password with an unescaped
+// redactURL removes the password from a URL, and from one of HTTP the segments that segment hides, and parameters that look
+// like a token. It looks for the last @ rather than parsing: a password with an unescaped
 // slash must not slip through, and hiding a little too much does no harm.
-func redactURL(s string) string {
+func redactURL(s string, segment func(string) string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		return s
@@ -156,7 +156,7 @@ func redactURL(s string) string {
 		rest = redactQuery(rest)
 	}
 	if strings.HasPrefix(scheme, "http") {
-		rest = redactPath(rest)
+		rest = redactPath(rest, segment)
 	}
 	if hasQuery {
 		rest += "?" + redactQuery(query)
@@ -164,9 +164,9 @@ func redactURL(s string) string {
 	return scheme + "://" + user + rest
 }
 
-// redactPath hides the segments behind a host that are not plain words, and all but the
-// first where the path is known to be the secret: at many hosts the path alone is enough to post.
-func redactPath(s string) string {
+// redactPath hides segments behind a host, and all but the first where the path is known to be the secret: at many hosts the
+// path alone is enough to post.
+func redactPath(s string, hideSegment func(string) string) string {
 	segments := strings.Split(s, "/")
 	path := segments[1:]
 	known := hookHost.MatchString(segments[0]) || len(path) == 4 && path[0] == "services" // as Slack has it, also behind a gateway
