@@ -69,8 +69,17 @@ BEGIN
 END
 $place$;
 DO $rights$
+DECLARE
+    who oid;
 BEGIN
     EXECUTE format('ALTER FUNCTION outbox_place(oid) OWNER TO %I', (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass));
+    REVOKE ALL ON FUNCTION outbox_place(oid) FROM PUBLIC;
+    -- A role that may read the mode reads the place with it.
+    FOR who IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) AS a
+        WHERE c.oid = 'outbox_mode'::regclass AND a.privilege_type = 'SELECT' AND a.grantee NOT IN (0, c.relowner)
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION outbox_place(oid) TO %I', pg_get_userbyid(who));
+    END LOOP;
 END
 $rights$;
 COMMENT ON FUNCTION outbox_place(oid) IS 'Names the place of a table: server, oid of the database, oid of the table, name of the database.';

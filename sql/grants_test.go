@@ -181,6 +181,38 @@ func TestGrantsCoverEveryTable(t *testing.T) {
 	}
 }
 
+// TestFunctionsOfOwnerAreGranted: a role that may only connect runs no function with the rights of the owner. A role that reads the mode,
+// such as a relay from before, keeps what it needs.
+func TestFunctionsOfOwnerAreGranted(t *testing.T) {
+	t.Parallel()
+	for _, partitioned := range []bool{false, true} {
+		conn := testdb.Connect(t, testenv.Database(t))
+		writer, relay := granted(t, conn, "events", outboxsql.NotifyAuto)
+		reader := role(t, conn)
+		testdb.Exec(t, conn, "GRANT USAGE ON SCHEMA events TO "+reader+"; GRANT SELECT ON events.outbox_mode TO "+reader+"; GRANT EXECUTE ON FUNCTION events.outbox_place(oid) TO PUBLIC")
+		if partitioned {
+			if err := outboxsql.Partition(t.Context(), conn, "events", outboxsql.PartitionOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		migrate(t, conn, "events", outboxsql.NotifyAuto)
+		open := testdb.List[string](t, conn, `SELECT p.proname FROM pg_proc AS p
+			WHERE p.pronamespace = 'events'::regnamespace AND p.prosecdef AND p.prorettype <> 'trigger'::regtype
+			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a WHERE a.grantee = 0)`)
+		if len(open) > 0 {
+			t.Errorf("partitioned %t: everyone may run %v", partitioned, open)
+		}
+		become(t, conn, writer)
+		refused(t, conn, "SELECT events.outbox_place(0)")
+		for _, name := range []string{strings.Trim(reader, `"`), relay} {
+			testdb.Exec(t, conn, "RESET ROLE")
+			become(t, conn, name)
+			testdb.Exec(t, conn, "SELECT events.outbox_place(tableoid) FROM events.outbox_mode")
+		}
+		testdb.Exec(t, conn, "RESET ROLE")
+	}
+}
+
 func TestGrantsMistakes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -32,7 +32,7 @@ destinations:
   eventbridge: {type: eventbridge, region: eu-central-1` + format + `}
   kinesis: {type: kinesis, stream: orders, region: eu-central-1` + strings.Replace(format, "binary", "structured", 1) + `}
   pubsub: {type: pubsub, topic: projects/shop/topics/orders, endpoint: "http://127.0.0.1:1"` + format + `}
-  webhook: {type: webhook, url: "https://example.com/"` + format + `}
+  webhook: {type: webhook, url: "https://example.com/", event_headers: [x-mine]` + format + `}
   postgres: {type: postgres, url: "postgres://127.0.0.1:1/x", source: shop}
   slack: {type: slack, webhook_url: "https://hooks.slack.com/services/T/B/x", text: t}
 routes: [{match: "*", to: [log]}]
@@ -47,12 +47,14 @@ func TestForgedHeaders(t *testing.T) {
 	const forged = "forged-value"
 	names := []string{
 		"notifyd-id", "notifyd-type", "notifyd-aggregate-type", "notifyd-aggregate-id", "notifyd-time", "notifyd-headers", "notifyd-attempt",
-		"ce-id", "ce-type", "ce-subject", "ce_id", "ce_time", "cloudEvents_id", "cloudEvents:id", "content-type", "content-encoding",
+		"notifyd_id", "notifyd_type", "content_type", "ce-id", "ce-type", "ce-subject", "ce_id", "ce_time", "cloudEvents_id", "cloudEvents:id", "content-type", "content-encoding",
 	}
 	more := map[string][]string{
 		"webhook": {
 			"Content-Length", "Transfer-Encoding", "Host", "Connection", "Keep-Alive", "TE", "Trailer", "Upgrade", "Expect", "Proxy-Authorization",
 			"Authorization", "Cookie", "webhook-id", "webhook-timestamp", "webhook-signature",
+			"webhook_id", "webhook_signature", "Webhook_Timestamp", "X-Forwarded-User", "X-Forwarded-For", "Forwarded", "X-HTTP-Method-Override", "Set-Cookie", "Range",
+			"User-Agent", "user_agent", "x_mine", "X-Real-IP",
 		},
 		"nats":     {"Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Rollup"},
 		"rabbitmq": {"CC", "BCC"},

@@ -128,6 +128,7 @@ const everySetting = `
     tls: {ca_file: tls/tls.crt}
     proxy_url: none
     addresses: public
+    event_headers: [X-Tenant, baggage_id]
     allow_addresses: [10.1.0.0/16, 10.2.0.1]
     max_connection_age: 1m30s
     connect_timeout: 1s

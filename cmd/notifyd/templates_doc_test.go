@@ -37,7 +37,7 @@ func TestTemplatesPage(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| .* \\| `(\\{\\{.*)` \\| `(.*)` \\|$").FindAllStringSubmatch(text, -1)
 	for _, row := range rows {
 		source, want := strings.ReplaceAll(row[1], `\|`, "|"), row[2]
-		parsed, err := tmpl.Text("example", source)
+		parsed, err := tmpl.Text.Parse("example", source)
 		if err != nil {
 			t.Errorf("%s: %v", source, err)
 			continue

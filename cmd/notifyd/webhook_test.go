@@ -3,13 +3,17 @@ package main
 import (
 	"encoding/base64"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 const webhookSecret = "whsec_bWFya2VyLXNlY3JldC1tYXJrZXItc2VjcmV0"
@@ -34,8 +38,8 @@ func TestWebhookPage(t *testing.T) {
 	}))
 	defer server.Close()
 	blocks := strings.Split(string(doc), "```yaml\n")[1:]
-	if len(blocks) != 4 {
-		t.Fatalf("%d configurations, want 4", len(blocks))
+	if len(blocks) != 5 {
+		t.Fatalf("%d configurations, want 5", len(blocks))
 	}
 	env := vars{"DATABASE_URL": database(t), "WEBHOOK_SECRET": webhookSecret, "CRM_TOKEN": "t"}
 	for _, block := range blocks {
@@ -60,6 +64,39 @@ func TestWebhookPage(t *testing.T) {
 	until(t, env["DATABASE_URL"], "SELECT state = 'done' FROM outbox_events")
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestHeadersOfWriters: a writer sets no header of a request that a proxy, or the receiver, takes for its own. event_headers lets a
+// name through.
+func TestHeadersOfWriters(t *testing.T) {
+	t.Parallel()
+	requests := make(chan http.Header, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requests <- r.Header }))
+	t.Cleanup(server.Close)
+	forged := []string{
+		"X-Forwarded-User=admin", "x_forwarded_for=10.0.0.1", "Forwarded=for=10.0.0.1", "X-HTTP-Method-Override=DELETE", "Set-Cookie=a=b", "Range=bytes=0-1",
+		"notifyd_id=7", "webhook_signature=v1,forged", "webhook_id=forged", "content_type=text/html", "ce_id=7", "X-Real-IP=10.0.0.1", "Any-Thing=x",
+	}
+	args := []string{"order.placed", order, "--header", "tenant_id=acme", "--header", "traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+	for _, header := range forged {
+		args = append(args, "--header", header)
+	}
+	ours := "Content-Length Content-Type Notifyd-Id Notifyd-Time Notifyd-Type User-Agent Webhook-Id Webhook-Timestamp"
+	for _, mode := range []string{"queue", "stream"} {
+		url := databaseOf(t, mode)
+		for settings, more := range map[string]string{"": "Traceparent", ", event_headers: [Tenant-Id]": "Tenant-Id Traceparent"} {
+			r := startReloadable(t, nil, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations:\n  hook: {type: webhook, url: '"+server.URL+"/'"+settings+"}\nroutes: [{match: '*', to: hook}]\n")
+			publishTo(t, url, args...)
+			got := testenv.Receive(t, patience, "the request", requests)
+			delete(got, "Accept-Encoding") // of Go's client
+			names := slices.Sorted(maps.Keys(got))
+			want := slices.Sorted(slices.Values(strings.Fields(ours + " " + more)))
+			if !slices.Equal(names, want) || got.Get("Content-Type") != "application/json" || strings.Contains(settings, "Tenant") && got.Get("Tenant-Id") != "acme" {
+				t.Errorf("%s%s: %v\nwant %v", mode, settings, got, want)
+			}
+			r.end(t)
+		}
 	}
 }
 

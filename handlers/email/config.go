@@ -100,7 +100,7 @@ type Config struct {
 	// all together at least one and at most 100. A name out of a payload is
 	// safe with the function address. If the server refuses one recipient, none gets
 	// the mail.
-	To  List `json:"to,omitempty" yaml:"to,omitempty" jsonschema_description:"Recipients; each may yield several addresses with commas between them. All recipients together are at most 100." kind:"list of templates" unset:"'to', 'cc' or 'bcc' is required"`
+	To  List `json:"to,omitempty" yaml:"to,omitempty" jsonschema_description:"Recipients; a value is one address, and a template may yield several with commas between them. All recipients together are at most 100." kind:"list of templates" unset:"'to', 'cc' or 'bcc' is required"`
 	Cc  List `json:"cc,omitempty" yaml:"cc,omitempty" jsonschema_description:"Recipients of a copy." kind:"list of templates"`
 	Bcc List `json:"bcc,omitempty" yaml:"bcc,omitempty" jsonschema_description:"Recipients of a copy whom the others do not see." kind:"list of templates"`
 	// ReplyTo is where answers go (template).

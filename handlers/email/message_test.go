@@ -175,6 +175,34 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 	}
 }
 
+// TestNoValueAddsARecipient, neither in a name nor in an address.
+func TestNoValueAddsARecipient(t *testing.T) {
+	t.Parallel()
+	s := testenv.Mail(t, smtpsink.Options{})
+	for _, evil := range []string{"a@example.com, evil@example.org", "a@example.com,evil@example.org", "x <evil@example.org>, y", `x" <evil@example.org>, "y`, "a@example.com;evil@example.org"} {
+		payload, err := json.Marshal(map[string]any{"name": "x", "v": evil, "email": "ada@example.com", "list": []string{"b@example.com", evil}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range []string{"{{ .Payload.v }}", "{{ .Payload.v }} <{{ .Payload.email }}>", `"{{ .Payload.v }}" <{{ .Payload.email }}>`, `{{ join "," .Payload.list }}`, "{{ .Payload.v }}@example.com"} {
+			for name, cfg := range map[string]func(c *Config){
+				"to": func(c *Config) { c.To = List{to} }, "cc": func(c *Config) { c.Cc = List{to} }, "bcc": func(c *Config) { c.Bcc = List{to} },
+				"reply_to": func(c *Config) { c.ReplyTo = to }, "from": func(c *Config) { c.From = to },
+			} {
+				c := config(s)
+				cfg(&c)
+				err := deliverytest.Open(t, New, c).Deliver(testenv.Within(t, patience), event(string(payload)))
+				if deliverytest.Class(err) != "permanent" || strings.Contains(err.Error(), "evil") {
+					t.Errorf("%s: %s of %q: %s: %v", name, to, evil, deliverytest.Class(err), err)
+				}
+			}
+		}
+	}
+	if n := len(s.Mails()); n != 0 {
+		t.Errorf("%d mails were sent", n)
+	}
+}
+
 func TestBadEventsAreDeadAtOnce(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
@@ -192,15 +220,21 @@ func TestBadEventsAreDeadAtOnce(t *testing.T) {
 			t.Errorf("%s: %s: %v", payload, deliverytest.Class(err), err)
 		}
 	}
-	many := `{"name":"x","email":"` + strings.Repeat("a@example.com,", 3) + `"}`
-	if m, _ := deliverOne(t, deliverytest.Open(t, New, config(s)), s, event(many)); len(m.To) != 1 {
+	many := `{"name":"x","emails":["a@example.com","a@example.com","a@example.com"]}`
+	listed := config(s)
+	listed.To = List{`{{ join "," .Payload.emails }}`}
+	if m, _ := deliverOne(t, deliverytest.Open(t, New, listed), s, event(many)); len(m.To) != 1 {
 		t.Errorf("the same recipient %d times", len(m.To))
 	}
-	var list strings.Builder
+	var list []string
 	for i := range maxRecipients + 1 {
-		list.WriteString(strings.Repeat("a", i/50+1) + strings.Repeat("b", i%50) + "@example.com,")
+		list = append(list, strings.Repeat("a", i/50+1)+strings.Repeat("b", i%50)+"@example.com")
 	}
-	err := deliverytest.Open(t, New, config(s)).Deliver(testenv.Within(t, patience), event(`{"name":"x","email":"`+list.String()+`"}`))
+	payload, err := json.Marshal(map[string]any{"name": "x", "emails": list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = deliverytest.Open(t, New, listed).Deliver(testenv.Within(t, patience), event(string(payload)))
 	if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), "100 is the limit") {
 		t.Errorf("got %v", err)
 	}

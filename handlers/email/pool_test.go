@@ -18,7 +18,7 @@ import (
 
 func mustText(t *testing.T, text string) *tmpl.Template {
 	t.Helper()
-	tpl, err := tmpl.Text("text", text)
+	tpl, err := tmpl.Text.Parse("text", text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,11 +29,11 @@ type templates struct {
 // parser collects the mistakes of several templates.
 type parser struct{ errs []error }
 
-func (p *parser) parse(path, text string, with func(name, text string) (*tmpl.Template, error)) *tmpl.Template {
+func (p *parser) parse(path, text string, kind tmpl.Kind) *tmpl.Template {
 	if text == "" {
 		return nil
 	}
-	t, err := with(path, text)
+	t, err := kind.Parse(path, text)
 	if err != nil {
 		p.errs = append(p.errs, field.Errorf(path, "%w", err))
 		return nil
@@ -44,7 +44,7 @@ func (p *parser) parse(path, text string, with func(name, text string) (*tmpl.Te
 // address parses a template that yields addresses. Those of a template without actions
 // are checked right now.
 func (p *parser) address(path, text string) *tmpl.Template {
-	t := p.parse(path, text, tmpl.Text)
+	t := p.parse(path, text, tmpl.Address)
 	if t == nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func parseTemplates(c Config) (*templates, error) {
 		headers: make(map[string]*tmpl.Template),
 	}
 	for _, name := range sortedKeys(c.Headers) {
-		if h := p.parse("headers."+name, c.Headers[name], tmpl.Text); h != nil {
+		if h := p.parse("headers."+name, c.Headers[name], tmpl.Header); h != nil {
 			t.headers[name] = h
 		}
 	}
@@ -104,7 +104,7 @@ func parseTemplates(c Config) (*templates, error) {
 // readFiles adds the templates in files.
 func (t *templates) readFiles(c Config, baseDir string) error {
 	var p parser
-	read := func(path, name string, with func(name, text string) (*tmpl.Template, error)) *tmpl.Template {
+	read := func(path, name string, kind tmpl.Kind) *tmpl.Template {
 		if name == "" {
 			return nil
 		}
@@ -113,7 +113,7 @@ func (t *templates) readFiles(c Config, baseDir string) error {
 			p.errs = append(p.errs, field.Errorf(path, "%w", err))
 			return nil
 		}
-		return p.parse(path, text, with)
+		return p.parse(path, text, kind)
 	}
 	if text := read("text_file", c.TextFile, tmpl.Text); text != nil {
 		t.text = text

@@ -36,14 +36,15 @@ type templates struct {
 func newTemplates(cfg Config) (templates, error) {
 	var t templates
 	var errs []error
-	parse := func(setting, text string) *tmpl.Template {
-		parsed, err := awsapi.Template(setting, text)
+	parse := func(kind tmpl.Kind, setting, text string) *tmpl.Template {
+		parsed, err := awsapi.Template(kind, setting, text)
 		errs = append(errs, err)
 		return parsed
 	}
-	t.source, t.detailType = parse("source", cfg.Source), parse("detail_type", cfg.DetailType)
+	t.source = parse(tmpl.EventSource, "source", cfg.Source)
+	t.detailType = parse(tmpl.Key, "detail_type", cfg.DetailType)
 	for i, text := range cfg.Resources {
-		if parsed := parse(resource(i), text); parsed != nil {
+		if parsed := parse(tmpl.Key, resource(i), text); parsed != nil {
 			t.resources = append(t.resources, parsed)
 		}
 	}
@@ -138,6 +139,9 @@ func (e *encoder) resourcesOf(m message.Message, data *tmpl.Data) ([]string, err
 		text, err := t.Render(data)
 		if err != nil {
 			return nil, err
+		}
+		if message.IsOwn(text) {
+			return nil, fmt.Errorf("template %q yields a resource that begins like notifyd's own: they are about the event", t.Name())
 		}
 		if text != "" {
 			all = append(all, text)

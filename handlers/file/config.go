@@ -42,7 +42,7 @@ func (c Config) parse() (*tmpl.Template, error) {
 	case strings.ContainsRune(c.Path, 0):
 		return nil, field.Errorf("path", "must have no NUL in it")
 	}
-	t, err := tmpl.URL("path", c.Path)
+	t, err := tmpl.Path.Parse("path", c.Path)
 	if err != nil {
 		return nil, field.Errorf("path", "%w", err)
 	}
@@ -108,17 +108,6 @@ func inside(dir, path string) string {
 		path = filepath.Join(dir, path)
 	}
 	return filepath.Clean(path)
-}
-
-// checkPath returns an error if the part of a path that templates have made of an event names no file
-// below the stem.
-func checkPath(below string) error {
-	for part := range strings.SplitSeq(below, "/") {
-		if err := checkPart(part); err != nil {
-			return fmt.Errorf("the path made of this event %w", err)
-		}
-	}
-	return nil
 }
 
 func checkPart(part string) error {

@@ -31,7 +31,6 @@ type Handler struct {
 	path  *tmpl.Template
 	fixed string // the path, "" if it is made of the event
 	base  string // what relative paths are below
-	stem  string // the path up to that folder, as the configuration has it
 	out   *outcome.Destination
 
 	turn   chan struct{} // holds a value while no batch is written
@@ -48,7 +47,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{
-		path: t, base: o.BaseDir, stem: cfg.stem(), out: outcome.New("file", ""),
+		path: t, base: o.BaseDir, out: outcome.New("file", ""),
 		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender), sync: syncFolder},
 	}
 	h.out.Safe = []error{errForeign, errKind, errLocked, errTurn, errBehind}
@@ -168,9 +167,6 @@ func (h *Handler) pathOf(e *delivery.Event) (string, error) {
 	}
 	path, err := h.path.Render(data)
 	if err != nil {
-		return "", err
-	}
-	if err := checkPath(path[len(h.stem):]); err != nil {
 		return "", err
 	}
 	return inside(h.base, path), nil

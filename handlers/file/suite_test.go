@@ -104,8 +104,8 @@ func cases(dir string) []handlertest.Case {
 			testenv.WriteFile(tb, filepath.Join(dir, "foreign.txt"), "root:x:0:0\nhalf")
 		}), Class: isDestination, Text: "name another file"},
 		{Name: "a name that is too long", Provoke: once("{{ .Payload.to }}", `{"to": "`+strings.Repeat("x", 300)+`"}`, nil), Class: isEvent, Permanent: true, Unclear: true, Text: "shorten path"},
-		{Name: "a path out of the folder", Provoke: once("archive/{{ .Payload.to }}", `{"to": ".."}`, nil), Class: isEvent, Permanent: true, Text: `the part ".."`},
-		{Name: "no name", Provoke: once("archive/{{ .Payload.to }}", `{"to": ""}`, nil), Class: isEvent, Permanent: true, Text: `the part ""`},
+		{Name: "a path out of the folder", Provoke: once("archive/{{ .Payload.to }}", `{"to": ".."}`, nil), Class: isEvent, Permanent: true, Text: "empty or dots"},
+		{Name: "no name", Provoke: once("archive/{{ .Payload.to }}", `{"to": ""}`, nil), Class: isEvent, Permanent: true, Text: "empty or dots"},
 		{Name: "not in the event", Provoke: once("archive/{{ .Payload.nope }}", `{}`, nil), Class: isEvent, Permanent: true, Text: "nope"},
 		{Name: "the payload is not JSON", Provoke: once("archive/events.jsonl", "hunter2 is the password", nil), Class: isEvent, Permanent: true, Text: "not JSON"},
 	}

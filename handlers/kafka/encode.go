@@ -34,18 +34,20 @@ type templates struct {
 func parseTemplates(c Config) (templates, error) {
 	var t templates
 	var errs []error
-	parse := func(path, text string) *tmpl.Template {
+	parse := func(kind tmpl.Kind, path, text string) *tmpl.Template {
 		if text == "" {
 			return nil
 		}
-		parsed, err := tmpl.Text(path, text)
+		parsed, err := kind.Parse(path, text)
 		if err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
 			return nil
 		}
 		return parsed
 	}
-	t.topic, t.key, t.partition = parse("topic", c.Topic), parse("key", c.Key), parse("partition", c.Partition)
+	t.topic = parse(tmpl.KafkaTopic, "topic", c.Topic)
+	t.key = parse(tmpl.Key, "key", c.Key)
+	t.partition = parse(tmpl.Checked, "partition", c.Partition)
 	if t.partition != nil {
 		if text, ok := t.partition.Constant(); ok {
 			if _, err := partitionOf(text); err != nil {
@@ -61,7 +63,10 @@ func parseTemplates(c Config) (templates, error) {
 		}
 	}
 	if r := c.SchemaRegistry.withDefaults(); r != nil {
-		t.schemas = &subjects{subject: parse("schema_registry.subject", r.Subject), version: parse("schema_registry.version", r.Version)}
+		t.schemas = &subjects{
+			subject: parse(tmpl.RegistrySubject, "schema_registry.subject", r.Subject),
+			version: parse(tmpl.Checked, "schema_registry.version", r.Version),
+		}
 		if v := t.schemas.version; v != nil {
 			if text, ok := v.Constant(); ok {
 				if err := checkVersion(text); err != nil {
@@ -88,6 +93,11 @@ type encoder struct {
 
 // errPositions is the failure of an event that would go among the positions, where its record might be taken for one.
 var errPositions = errors.New("the topic made of this event is that of the positions")
+
+// errInternal is the failure of an event that would go into a topic of Kafka itself.
+var errInternal = errors.New("the topic made of this event begins with __: such topics are Kafka's own")
+
+func isInternal(topic string) bool { return strings.HasPrefix(topic, "__") }
 
 func newEncoder(cfg Config) (*encoder, error) {
 	t, err := parseTemplates(cfg)
@@ -254,6 +264,9 @@ func (e *encoder) address(v *view) (topic, key string, err error) {
 		}
 		if err = checkTopic(topic); err != nil {
 			return "", "", fmt.Errorf("the topic made of this event %w", err)
+		}
+		if isInternal(topic) && !isInternal(e.topic.Source()) {
+			return "", "", errInternal
 		}
 		if topic == e.positions {
 			return "", "", errPositions

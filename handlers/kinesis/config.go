@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 // DefaultLane returns the recommended settings of a lane: one batch at a time, as many events
@@ -58,7 +59,7 @@ var (
 // Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
-	_, err := awsapi.Template("partition_key", c.PartitionKey)
+	_, err := awsapi.Template(tmpl.Key, "partition_key", c.PartitionKey)
 	errs := []error{c.Access.Validate(awsapi.RegionOf(c.Stream), "stream"), c.form().Validate(), err}
 	switch {
 	case c.Stream == "":

@@ -41,7 +41,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := awsapi.Template("partition_key", cfg.PartitionKey)
+	key, err := awsapi.Template(tmpl.Key, "partition_key", cfg.PartitionKey)
 	if err != nil {
 		return nil, err
 	}

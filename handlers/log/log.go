@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/jsonline"
+	"github.com/notifyd/notifyd/internal/textview"
 )
 
 // Config is the content of a line.
@@ -164,8 +165,13 @@ func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
 	} else if h.payload {
 		write = func() error { return jsonline.AppendPayload(buf, l, e.Payload) }
 	}
+	before := buf.Len()
 	if err := write(); err != nil {
 		return fmt.Errorf("log: %w", err)
 	}
+	// A terminal may show the line.
+	shown := textview.JSON(buf.Bytes()[before:])
+	buf.Truncate(before)
+	buf.Write(shown)
 	return nil
 }

@@ -46,9 +46,10 @@ func TestPayloadIsCompactAndOtherwiseAsItWas(t *testing.T) {
 	h := handler(t, &out, log.Config{})
 	for payload, want := range map[string]string{
 		"{\n \"b\" : 1.10,\r\n\t\"a\": 12345678901234567890, \"a\": \" x\\n \"}\n": `{"b":1.10,"a":12345678901234567890,"a":" x\n "}`,
-		" null ":         "null",
-		"\"\u2028 <&>\"": "\"\u2028 <&>\"",
-		"[ 1 ,\n2 ]":     "[1,2]",
+		" null ":           "null",
+		"\"ü <&>\"":        "\"ü <&>\"",
+		"\"\u2028\u009b\"": `"\u2028\u009b"`, // in a terminal too
+		"[ 1 ,\n2 ]":       "[1,2]",
 	} {
 		out.Reset()
 		if err := h.Deliver(t.Context(), event(1, payload)); err != nil {

@@ -37,7 +37,7 @@ func (c Config) bodyTemplate() (*tmpl.Template, error) {
 	if c.Body == "" {
 		return nil, nil //nolint:nilnil // most destinations have none
 	}
-	t, err := tmpl.Text("body", c.Body)
+	t, err := bodyKind(cmp.Or(c.ContentType, contentJSON)).Parse("body", c.Body)
 	if err != nil {
 		return nil, field.Errorf("body", "%w", err)
 	}
@@ -45,6 +45,25 @@ func (c Config) bodyTemplate() (*tmpl.Template, error) {
 		return nil, field.Errorf("body", "yields no JSON, whatever the event: write values as {{ json .Payload.name }}, with no comma after the last one, or set content_type")
 	}
 	return t, nil
+}
+
+// bodyKind returns how values are escaped in a body of that media type.
+func bodyKind(contentType string) tmpl.Kind {
+	kind, _, err := mime.ParseMediaType(contentType)
+	switch {
+	case err != nil: // checkBody complains
+		return tmpl.Text
+	case isJSON(contentType):
+		return tmpl.JSON
+	case kind == "text/html", kind == "application/xhtml+xml":
+		return tmpl.HTML
+	case kind == "application/xml", kind == "text/xml", strings.HasSuffix(kind, "+xml"):
+		return tmpl.XML
+	case kind == "application/x-www-form-urlencoded":
+		return tmpl.Form
+	default:
+		return tmpl.Text
+	}
 }
 
 // neverJSON reports whether a template yields no JSON for any sample of an event: one

@@ -20,7 +20,11 @@ func TestBody(t *testing.T) {
 		"JSON":     {Config{Body: `{"who": {{ json .Payload.name }}, "event": {{ .Event.ID }}}`}, `{"who": "A\"b", "event": 7}`, contentJSON, ""},
 		"text":     {Config{Body: `Dear {{ .Payload.name }}`, ContentType: "text/plain"}, `Dear A"b`, "text/plain", ""},
 		"+json":    {Config{Body: `{{ json .Payload }}`, ContentType: "application/vnd.x+json"}, `{"n":1,"name":"A\"b"}`, "application/vnd.x+json", ""},
-		"not JSON": {Config{Body: `{"who": "{{ .Payload.name }}"}`}, "", "", `the output of template "body" is not JSON`},
+		"quoted":   {Config{Body: `{"who": "{{ .Payload.name }}"}`}, `{"who": "A\"b"}`, contentJSON, ""},
+		"XML":      {Config{Body: `<a b="{{ .Payload.name }}"/>`, ContentType: "application/soap+xml"}, `<a b="A&#34;b"/>`, "application/soap+xml", ""},
+		"HTML":     {Config{Body: `<a title="{{ .Payload.name }}"/>`, ContentType: "text/html; charset=utf-8"}, `<a title="A&#34;b"/>`, "text/html; charset=utf-8", ""},
+		"form":     {Config{Body: `who={{ .Payload.name }}&n={{ .Payload.n }}`, ContentType: "application/x-www-form-urlencoded"}, `who=A%22b&n=1`, "application/x-www-form-urlencoded", ""},
+		"not JSON": {Config{Body: `{"who": {{ .Payload.name }}}`}, "", "", `the output of template "body" is not JSON`},
 		"missing":  {Config{Body: `{{ json .Payload.nobody }}`}, "", "", `template "body"`},
 	} {
 		e, err := New(c.cfg, Kafka())

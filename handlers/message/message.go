@@ -80,7 +80,7 @@ type Config struct {
 	// Body is the body (template) in place of a form; the headers are the same as with the form
 	// payload. If ContentType is JSON, the result must be JSON: write values as {{ json .Payload.name
 	// }}.
-	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Write values into JSON with '{{ json .Payload.name }}'." kind:"template"`
+	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Values are escaped for 'content_type': within quotes, or with '{{ json .Payload.name }}'." kind:"template"`
 	// ContentType is the media type of Body; the default is application/json.
 	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of 'body'." unset:"'application/json'"`
 }
@@ -294,12 +294,10 @@ func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 // statement of notifyd, or of CloudEvents, about the event.
 func (e *Encoder) sendable(name string) bool {
 	switch lower := strings.ToLower(name); {
-	case lower == "", lower == "content-type", lower == "content-encoding":
+	case lower == "", folded(lower) == "content-type", folded(lower) == "content-encoding":
 		return false
-	case strings.HasPrefix(lower, "notifyd-"):
+	case IsOwn(lower):
 		return lower == wire.UnreadableHeaders
-	case isAttribute(lower):
-		return false
 	case e.binding.Prefix == "" && e.format == CloudEventsBinary && slices.Contains(attributeNames(), lower):
 		return false
 	case e.binding.HTTPFields:
@@ -309,16 +307,20 @@ func (e *Encoder) sendable(name string) bool {
 	}
 }
 
-// isAttribute reports whether name, in lower case, is an attribute of
-// CloudEvents in any of the bindings.
-func isAttribute(lower string) bool {
-	for _, prefix := range []string{"ce-", "ce_", "cloudevents_", "cloudevents:"} {
-		if strings.HasPrefix(lower, prefix) {
+// IsOwn reports whether a name, in any spelling, begins as the headers that notifyd sets: those about the event, and the
+// attributes of CloudEvents in any of the bindings.
+func IsOwn(name string) bool {
+	name = folded(strings.ToLower(name))
+	for _, prefix := range []string{"notifyd-", "ce-", "cloudevents-", "cloudevents:"} {
+		if strings.HasPrefix(name, prefix) {
 			return true
 		}
 	}
 	return false
 }
+
+// folded returns a name as gateways to HTTP know it, for which "_" is "-".
+func folded(name string) string { return strings.ReplaceAll(name, "_", "-") }
 
 // notInToken reports whether r may not stand in the name of an HTTP header: see
 // RFC 9110, section 5.6.2.

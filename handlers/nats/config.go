@@ -56,7 +56,7 @@ type Config struct {
 	ClientName string `json:"client_name,omitempty" yaml:"client_name,omitempty" jsonschema_description:"Name in the servers' monitoring."`
 
 	// Subject is the subject (template). Required.
-	Subject string `json:"subject" yaml:"subject" jsonschema_description:"Subject." kind:"template" unset:"required"`
+	Subject string `json:"subject" yaml:"subject" jsonschema_description:"Subject. A value is one token; the dots of an event's type begin further ones." kind:"template" unset:"required"`
 	// Mode is jetstream (default: an event is delivered once a stream has it) or
 	// core (once the server has it: a consumer that does not listen never gets it).
 	Mode string `json:"mode,omitempty" yaml:"mode,omitempty" jsonschema:"enum=jetstream,enum=core" jsonschema_description:"What has to accept an event: a stream, or with 'core' the server alone. With 'core', only current subscribers receive it."`

@@ -126,7 +126,7 @@ func parseSubject(c Config) (*tmpl.Template, error) {
 	if c.Subject == "" {
 		return nil, nil //nolint:nilnil // form complains
 	}
-	t, err := tmpl.Text("subject", c.Subject)
+	t, err := tmpl.NATSSubject.Parse("subject", c.Subject)
 	if err != nil {
 		return nil, field.Errorf("subject", "%w", err)
 	}

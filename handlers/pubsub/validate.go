@@ -90,7 +90,7 @@ func parseKey(c Config) (*tmpl.Template, error) {
 	if c.OrderingKey == "" {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	t, err := tmpl.Text("ordering_key", c.OrderingKey)
+	t, err := tmpl.Key.Parse("ordering_key", c.OrderingKey)
 	if err != nil {
 		return nil, field.Errorf("ordering_key", "%w", err)
 	}

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,19 +31,20 @@ func parseTemplates(c Config) (*templates, error) {
 	var ts templates
 	var errs []error
 	for _, s := range []struct {
+		kind       tmpl.Kind
 		name, text string
 		to         **tmpl.Template
 		check      func(string) error
 	}{
-		{"exchange", c.Exchange, &ts.exchange, check(name)},
-		{"routing_key", c.RoutingKey, &ts.routingKey, check(name)},
-		{"message_priority", c.MessagePriority, &ts.priority, check(priority)},
-		{"expiration", c.Expiration, &ts.expiration, check(expiration)},
+		{tmpl.AMQPName, "exchange", c.Exchange, &ts.exchange, check(name)},
+		{tmpl.AMQPName, "routing_key", c.RoutingKey, &ts.routingKey, check(name)},
+		{tmpl.Checked, "message_priority", c.MessagePriority, &ts.priority, check(priority)},
+		{tmpl.Checked, "expiration", c.Expiration, &ts.expiration, check(expiration)},
 	} {
 		if s.text == "" {
 			continue
 		}
-		t, err := tmpl.Text(s.name, s.text)
+		t, err := s.kind.Parse(s.name, s.text)
 		if err != nil {
 			errs = append(errs, field.Errorf(s.name, "%w", err))
 			continue
@@ -155,8 +157,14 @@ func (c *encoder) render(out *outgoing, data *tmpl.Data) error {
 	if out.exchange, err = render(c.tmpl.exchange, data, "", name); err != nil {
 		return err
 	}
+	if err := checkExchange(c.tmpl.exchange, out.exchange); err != nil {
+		return err
+	}
 	if out.key, err = render(c.tmpl.routingKey, data, out.key, name); err != nil {
 		return err
+	}
+	if depends(c.tmpl.routingKey) && hasEmptyWord(out.key) {
+		return fmt.Errorf("template %q: its result has an empty word: no dot at either end, and no two in a row", c.tmpl.routingKey.Name())
 	}
 	if out.publishing.Priority, err = render(c.tmpl.priority, data, 0, priority); err != nil {
 		return err
@@ -194,6 +202,24 @@ func name(s string) (string, error) {
 		return "", errors.New("its result is not UTF-8")
 	}
 	return s, nil
+}
+
+// checkExchange returns an error if an event has chosen an exchange of the broker itself: the default exchange reaches every
+// queue.
+func checkExchange(t *tmpl.Template, exchange string) error {
+	if !depends(t) {
+		return nil
+	}
+	isOwn := strings.HasPrefix(exchange, "amq.") && !strings.HasPrefix(t.Source(), "amq.")
+	if exchange == "" || isOwn {
+		return fmt.Errorf("template %q: its result is empty or begins with amq.: such exchanges are the broker's own", t.Name())
+	}
+	return nil
+}
+
+// hasEmptyWord reports whether a routing key has a word between its dots that is empty. The empty key has no words.
+func hasEmptyWord(key string) bool {
+	return key != "" && slices.Contains(strings.Split(key, "."), "")
 }
 
 func priority(s string) (uint8, error) {

@@ -57,7 +57,7 @@ func parseTemplate(c Config) (*tmpl.Template, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // form complains
 	}
-	t, err := tmpl.Text(path, text)
+	t, err := tmpl.RedisKey.Parse(path, text)
 	if err != nil {
 		return nil, field.Errorf(path, "%w", err)
 	}

@@ -40,9 +40,9 @@ type Config struct {
 	// Text is the text (template); with Blocks, notifications show it. One of
 	// the two is required.
 	Text string `json:"text,omitempty" yaml:"text,omitempty" jsonschema_description:"Text; with 'blocks', what notifications show." kind:"template" unset:"'text' or 'blocks' is required"`
-	// Blocks is a JSON array of Block Kit blocks (template). Write values as
-	// {{ json .Payload.x }}.
-	Blocks string `json:"blocks,omitempty" yaml:"blocks,omitempty" jsonschema_description:"JSON array of Block Kit blocks. Write values as '{{ json .Payload.x }}'." kind:"template"`
+	// Blocks is a JSON array of Block Kit blocks (template). Write values within
+	// quotes, or as {{ json .Payload.x }}.
+	Blocks string `json:"blocks,omitempty" yaml:"blocks,omitempty" jsonschema_description:"JSON array of Block Kit blocks. Write values within quotes, or as '{{ json .Payload.x }}'." kind:"template"`
 	// RawValues leaves &, < and > in values of the event as they are, in Text
 	// and Blocks. The default escapes them, so that a value is shown and not
 	// interpreted: "<!channel>" in a payload would notify everybody.

@@ -43,19 +43,19 @@ type templates struct {
 	channel, threadTS            *tmpl.Template
 	text, blocks                 *tmpl.Template
 	username, iconEmoji, iconURL *tmpl.Template
-	rawValues                    bool
 	unfurlLinks, unfurlMedia     *bool
+	unescape                     *strings.Replacer // of values in blocks; nil if they are not escaped
 }
 
 // parseTemplates parses all templates, and checks them as far as possible without an
 // event.
 func parseTemplates(c Config) (*templates, error) {
 	var errs []error
-	parse := func(path, text string, check func(string) error) *tmpl.Template {
+	parse := func(kind tmpl.Kind, path, text string, check func(string) error) *tmpl.Template {
 		if strings.TrimSpace(text) == "" {
 			return nil
 		}
-		t, err := tmpl.Text(path, text)
+		t, err := kind.Parse(path, text)
 		if err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
 			return nil
@@ -67,21 +67,50 @@ func parseTemplates(c Config) (*templates, error) {
 		}
 		return t
 	}
+	text, blocks := kinds(c)
 	t := &templates{
-		channel:     parse("channel", c.Channel, checkLine),
-		threadTS:    parse("thread_ts", c.ThreadTS, checkTS),
-		text:        parse("text", c.Text, checkText),
-		blocks:      parse("blocks", c.Blocks, func(s string) error { _, err := parseBlocks(s); return err }),
-		username:    parse("username", c.Username, checkLine),
-		iconEmoji:   parse("icon_emoji", c.IconEmoji, checkEmoji),
-		iconURL:     parse("icon_url", c.IconURL, checkLine),
-		rawValues:   c.RawValues,
+		channel:     parse(tmpl.SlackChannel, "channel", c.Channel, checkLine),
+		threadTS:    parse(tmpl.Checked, "thread_ts", c.ThreadTS, checkTS),
+		text:        parse(text, "text", c.Text, checkText),
+		blocks:      parse(blocks, "blocks", c.Blocks, func(s string) error { _, err := parseBlocks(s); return err }),
+		username:    parse(tmpl.Text, "username", c.Username, checkLine),
+		iconEmoji:   parse(tmpl.Checked, "icon_emoji", c.IconEmoji, checkEmoji),
+		iconURL:     parse(iconKind(c.IconURL), "icon_url", c.IconURL, checkLine),
 		unfurlLinks: c.UnfurlLinks, unfurlMedia: c.UnfurlMedia,
+	}
+	escaped := []string{"&amp;", "&", "&lt;", "<", "&gt;", ">"}
+	if blocks == tmpl.SlackMarkdown {
+		escaped = append(escaped, `\[`, "[", `\]`, "]")
+	}
+	if !c.RawValues {
+		t.unescape = strings.NewReplacer(escaped...)
 	}
 	if err := trySample(t.blocks); err != nil {
 		errs = append(errs, field.Errorf("blocks", "%w", err))
 	}
 	return t, errors.Join(errs...)
+}
+
+// kinds returns how values are escaped in text and blocks.
+func kinds(c Config) (text, blocks tmpl.Kind) {
+	switch {
+	case c.RawValues:
+		return tmpl.Text, tmpl.JSON
+	case strings.Contains(c.Blocks, `"markdown"`): // a block with texts in Markdown
+		return tmpl.SlackText, tmpl.SlackMarkdown
+	default:
+		return tmpl.SlackText, tmpl.SlackBlocks
+	}
+}
+
+// iconKind returns how values are escaped in icon_url: the event may choose the whole URL where the host is a value.
+func iconKind(text string) tmpl.Kind {
+	fixed, _, _ := strings.Cut(text, "{{")
+	_, rest, ok := strings.Cut(fixed, "://")
+	if ok && strings.Contains(rest, "/") {
+		return tmpl.URL
+	}
+	return tmpl.AnyURL
 }
 
 // build makes the message for an event. Its errors are about the event and the
@@ -110,9 +139,6 @@ func (t *templates) build(e *delivery.Event) (*message, error) {
 	m.username = r.line(t.username, checkLine)
 	m.iconEmoji = r.line(t.iconEmoji, checkEmoji)
 	m.iconURL = r.line(t.iconURL, checkLine)
-	if !t.rawValues {
-		r.data = escaped(data)
-	}
 	m.text = r.render(t.text, checkText)
 	blocks := r.render(t.blocks, func(string) error { return nil })
 	if r.err != nil {
@@ -125,8 +151,8 @@ func (t *templates) build(e *delivery.Event) (*message, error) {
 		if m.blocks, err = parseBlocks(blocks); err != nil {
 			return nil, fmt.Errorf("the output of template %q %w", "blocks", err)
 		}
-		if !t.rawValues {
-			unescapeURLs(m.blocks)
+		if t.unescape != nil {
+			unescapeURLs(m.blocks, t.unescape)
 		}
 	}
 	if m.text == "" && len(m.blocks) == 0 {
@@ -194,62 +220,11 @@ func checkText(s string) error {
 	return nil
 }
 
-// escape makes Slack show characters that it would interpret.
-// See https://docs.slack.dev/messaging/formatting-message-text#escaping.
-func escape(s string) string {
-	if !strings.ContainsAny(s, "&<>") {
-		return s
-	}
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
-}
-
-func unescape(s string) string {
-	return strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">").Replace(s)
-}
-
-// escaped returns d with escaped values. The text of the templates themselves can
-// still be a link or a mention.
-func escaped(d *tmpl.Data) *tmpl.Data {
-	e := *d
-	e.Event.Type = escape(e.Event.Type)
-	e.Event.AggregateType = escape(e.Event.AggregateType)
-	e.Event.AggregateID = escape(e.Event.AggregateID)
-	e.MapPayload(escapedValue)
-	if d.Headers != nil {
-		e.Headers = make(map[string]string, len(d.Headers))
-		for name, value := range d.Headers {
-			e.Headers[name] = escape(value)
-		}
-	}
-	return &e
-}
-
-func escapedValue(v any) any {
-	switch v := v.(type) {
-	case string:
-		return escape(v)
-	case []any:
-		all := make([]any, len(v))
-		for i := range v {
-			all[i] = escapedValue(v[i])
-		}
-		return all
-	case map[string]any:
-		all := make(map[string]any, len(v))
-		for name := range v {
-			all[name] = escapedValue(v[name])
-		}
-		return all
-	default:
-		return v
-	}
-}
-
 // unescapeURLs undoes the escaping outside of displayed text: Slack takes URLs and
 // values of buttons as they are.
-func unescapeURLs(blocks []json.RawMessage) {
+func unescapeURLs(blocks []json.RawMessage, unescape *strings.Replacer) {
 	for i, block := range blocks {
-		if !bytes.Contains(block, []byte("&")) && !bytes.Contains(block, []byte(`\u0026`)) {
+		if !bytes.ContainsAny(block, `&\`) {
 			continue
 		}
 		dec := json.NewDecoder(bytes.NewReader(block))
@@ -258,26 +233,26 @@ func unescapeURLs(blocks []json.RawMessage) {
 		if dec.Decode(&v) != nil {
 			continue // parseBlocks has read it already
 		}
-		unescapeIn(v)
+		unescapeIn(v, unescape)
 		if out, err := json.Marshal(v); err == nil {
 			blocks[i] = out
 		}
 	}
 }
 
-func unescapeIn(v any) {
+func unescapeIn(v any, unescape *strings.Replacer) {
 	switch v := v.(type) {
 	case []any:
 		for _, e := range v {
-			unescapeIn(e)
+			unescapeIn(e, unescape)
 		}
 	case map[string]any:
 		for key, e := range v {
 			if s, ok := e.(string); ok && (key == "url" || key == "value" || strings.HasSuffix(key, "_url") || strings.HasSuffix(key, "_id")) {
-				v[key] = unescape(s)
+				v[key] = unescape.Replace(s)
 				continue
 			}
-			unescapeIn(e)
+			unescapeIn(e, unescape)
 		}
 	}
 }

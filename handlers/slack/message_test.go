@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/slack-go/slack/slacktest"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -79,6 +81,86 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// TestNothingIsInterpreted: no text of an event, and no answer of another server, mentions people or is a link, wherever a template
+// prints it.
+func TestNothingIsInterpreted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const evil = `<!channel> <https://evil.example|x> "&\u003c!here\u003e`
+	e := event(jsonOf(`{` + strconv.Quote(evil) + `: 1}`))
+	e.Type, e.AggregateType, e.AggregateID, e.Destination, e.Outbox = evil, evil, evil, evil, evil
+	e.Headers = map[string]string{evil: evil}
+	e.DeadLetter = &delivery.DeadLetter{Destination: evil, Error: evil, Class: evil}
+	texts := []string{
+		"{{ range $key, $v := .Payload.blocks }}{{ $key }}{{ end }}", "{{ .Payload }}", "{{ json .Payload }}", "{{ range $name, $v := .Headers }}{{ $name }} {{ $v }}{{ end }}",
+		"{{ .Event.DeadLetter.Error }}", "{{ with .Event.DeadLetter }}{{ .Destination }} {{ .Class }} {{ .Error | upper }}{{ end }}", "{{ json .Event }}",
+		"{{ .Event.Outbox }}", "{{ .Event.Destination }}", "{{ .Event.Type }} {{ .Event.AggregateType }} {{ .Event.AggregateID }}", "{{ printf \"%v\" .Event }}",
+	}
+	for _, text := range texts {
+		for _, block := range []string{
+			`{"type":"section","text":{"type":"mrkdwn","text":"Dead: ` + text + `"}}`, // within quotes
+			`{"type":"markdown","text":"Dead: ` + text + `"}`,
+		} {
+			if strings.Contains(text, "json") { // writes quotes of its own
+				block = `{"type":"section","text":{"type":"mrkdwn","text":{{ json (print (` + strings.Trim(text, "{}") + `)) }}}}`
+			}
+			cfg := config(s.host())
+			cfg.Text, cfg.Blocks = text, "["+block+"]"
+			m, err := newHandler(t, cfg).templates.build(e)
+			if err != nil {
+				t.Fatalf("%s: %v", block, err)
+			}
+			var v any
+			if err := json.Unmarshal(m.blocks[0], &v); err != nil {
+				t.Fatal(err)
+			}
+			shown := fmt.Sprint(m.text, v)
+			if strings.ContainsAny(shown, "<>") || !strings.Contains(strings.ToLower(shown), "&lt;!channel&gt;") {
+				t.Errorf("%s: %s", block, shown)
+			}
+		}
+	}
+}
+
+// TestLinksOfMarkdown: a value has no links in a block of Markdown, and its URLs stay whole.
+func TestLinksOfMarkdown(t *testing.T) {
+	t.Parallel()
+	cfg := config(startServer(t).host())
+	cfg.Blocks = `[{"type":"markdown","text":"[shop](https://shop.example) {{ .Payload.name }}"},{"type":"markdown","text":{{ json .Payload.name }}},` +
+		`{"type":"image","image_url":{{ json .Payload.url }},"alt_text":"x"}]`
+	m, err := newHandler(t, cfg).templates.build(event(`{"name":"[x](https://evil.example)","url":"https://shop.example/a[1]&b.png"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []map[string]string
+	for _, raw := range m.blocks {
+		var block map[string]string
+		if err := json.Unmarshal(raw, &block); err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, block)
+	}
+	const shown = `\[x\](https://evil.example)`
+	if blocks[0]["text"] != "[shop](https://shop.example) "+shown || blocks[1]["text"] != shown || blocks[2]["image_url"] != "https://shop.example/a[1]&b.png" {
+		t.Errorf("got %q", blocks)
+	}
+}
+
+// TestIcon: a value stays in its place of a URL with a fixed host, and is the URL where no host is fixed.
+func TestIcon(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"https://shop.example/{{ .Payload.v }}.png": "https://shop.example/a%2Fb%3Fc.png", "{{ .Payload.v }}": "a/b?c", "https://shop.example{{ .Payload.v }}": "https://shop.examplea/b?c",
+	} {
+		cfg := config("127.0.0.1:1")
+		cfg.IconURL = text
+		m, err := newHandler(t, cfg).templates.build(event(`{"v":"a/b?c"}`))
+		if err != nil || m.iconURL != want {
+			t.Errorf("%s: %q, %v, want %q", text, m.iconURL, err, want)
+		}
+	}
+}
+
 func TestRawValues(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -119,7 +201,7 @@ func TestBadEvents(t *testing.T) {
 	section := func(text string) string {
 		return fmt.Sprintf(`{"type":"section","text":{"type":"mrkdwn","text":%q}}`, text)
 	}
-	const raw = `{{ get .Payload "blocks" | default "" }}`
+	const raw = `{{ with get .Payload "blocks" }}{{ json . }}{{ end }}`
 	for name, c := range map[string]struct {
 		change        func(*Config)
 		payload, want string
@@ -127,13 +209,13 @@ func TestBadEvents(t *testing.T) {
 		"no JSON":      {nil, `{`, "the payload is not JSON"},
 		"absent":       {func(c *Config) { c.Text = "{{ .Payload.x }}" }, `{}`, `template "text"`},
 		"nothing":      {func(c *Config) { c.Text = `{{ get .Payload "x" | default "" }}` }, `{}`, "yield nothing"},
-		"no channel":   {func(c *Config) { c.Channel = "{{ .Payload.c }}" }, `{"c":" "}`, `"channel" yields nothing`},
+		"no channel":   {func(c *Config) { c.Channel = "{{ .Payload.c }}" }, `{"c":""}`, `"channel" yields nothing`},
 		"no timestamp": {func(c *Config) { c.ThreadTS = "{{ .Payload.c }}" }, `{"c":"yesterday"}`, "is not the timestamp"},
 		"no emoji":     {func(c *Config) { c.IconEmoji = "{{ .Payload.c }}" }, `{"c":"smile"}`, "is not the name of an emoji"},
 		"long text":    {func(c *Config) { c.Text = "{{ .Payload.c }}" }, `{"c":"` + strings.Repeat("ä", 40_001) + `"}`, "40001 characters"},
-		"quote": {func(c *Config) {
-			c.Blocks = `[{"type":"header","text":{"type":"plain_text","text":"{{ fixed 0 .Payload.n }}{{ .Payload.c }}"}}]`
-		}, `{"n":1,"c":"a\"b"}`, "is not valid JSON"},
+		"text for a number": {func(c *Config) {
+			c.Blocks = `[{"type":"divider","n":{{ fixed 0 .Payload.n }},"x":{{ .Payload.c }}}]`
+		}, `{"n":1,"c":"1,\"y\":2"}`, "is not valid JSON"},
 		"no array":      {func(c *Config) { c.Blocks = raw }, `{"blocks":"7"}`, "is not a JSON array"},
 		"too many":      {func(c *Config) { c.Blocks = raw }, jsonOf(`[` + strings.Repeat(`{"type":"divider"},`, 50) + `{"type":"divider"}]`), "51 blocks"},
 		"section":       {func(c *Config) { c.Blocks = raw }, jsonOf(`[` + section(strings.Repeat("x", 3001)) + `]`), "text.text has 3001 characters"},
@@ -160,7 +242,7 @@ func TestBadEvents(t *testing.T) {
 }
 
 func jsonOf(blocks string) string {
-	out, err := json.Marshal(map[string]string{"blocks": blocks})
+	out, err := json.Marshal(map[string]json.RawMessage{"blocks": json.RawMessage(blocks)})
 	if err != nil {
 		panic(err)
 	}

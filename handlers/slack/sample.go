@@ -11,7 +11,7 @@ import (
 )
 
 // sampleText stands for every value of a payload. The quote in it breaks the
-// JSON of a template that writes values without the function json.
+// JSON of a template that writes values neither within quotes nor with the function json.
 const sampleText = `sample "1"`
 
 // trySample renders a template of blocks with an event that has guessed values for
@@ -36,16 +36,15 @@ func trySample(t *tmpl.Template) error {
 }
 
 func checkSample(text string) error {
-	if text == "" || text == sampleText {
-		return nil // a condition that the sample does not meet, or all of it is the payload's
+	if text == "" {
+		return nil // a condition that the sample does not meet
 	}
 	blocks, err := splitBlocks(text)
 	if err != nil {
 		if json.Valid([]byte(text)) { // {{ json .Payload.blocks }}: the payload decides
 			err = nil
 		} else {
-			err = errors.New("yields no valid JSON: write each value as {{ json .Payload.x }} in the place of a whole text, " +
-				"for a quote in the value would end it, and no comma after the last one")
+			err = errors.New("yields no valid JSON: write each value as {{ json .Payload.x }}, or within quotes, and no comma after the last one")
 		}
 		return err
 	}

@@ -64,16 +64,14 @@ func TestValidate(t *testing.T) {
 		"context":  {func(c *Config) { c.Blocks = `[{"type":"context","elements":[]}]` }, "blocks", "0 elements"},
 		"markdown": {func(c *Config) { c.Blocks = `[{"type":"markdown","text":"` + strings.Repeat("x", 12_001) + `"}]` }, "blocks", "12000 characters"},
 		// By the sample.
-		"value without json": {func(c *Config) {
-			c.Blocks = `[{"type":"header","text":{"type":"plain_text","text":"Order {{ .Payload.o.n }}"}}]`
+		"value without quotes": {func(c *Config) {
+			c.Blocks = `[{"type":"header","text":{"type":"plain_text","text":{{ .Headers.tenant }}}}]`
 		}, "blocks", "write each value as {{ json .Payload.x }}"},
-		"header without json": {func(c *Config) {
-			c.Blocks = `[{"type":"header","text":{"type":"plain_text","text":"{{ .Headers.tenant }}"}}]`
-		}, "blocks", "write each value"},
-		"sampled comma": {func(c *Config) { c.Blocks = `[{"type":"markdown","text":{{ json .Payload.x }}},]` }, "blocks", "no comma after the last one"},
-		"sampled type":  {func(c *Config) { c.Blocks = `[{"type":"markdwon","text":{{ json .Payload.x }}}]` }, "blocks", `block 1: unknown type "markdwon"`},
-		"sampled money": {func(c *Config) { c.Blocks = `[{"type":"section","txt":{{ json (money .Payload.x "EUR") }}}]` }, "blocks", "text and fields are missing"},
-		"sampled date":  {func(c *Config) { c.Blocks = `[{"type":"section","txt":{{ json (date "2006" .Payload.at) }}}]` }, "blocks", "text and fields are missing"},
+		"whole blocks in a text": {func(c *Config) { c.Blocks = `{{ .Payload.blocks }}` }, "blocks", "write each value"},
+		"sampled comma":          {func(c *Config) { c.Blocks = `[{"type":"markdown","text":{{ json .Payload.x }}},]` }, "blocks", "no comma after the last one"},
+		"sampled type":           {func(c *Config) { c.Blocks = `[{"type":"markdwon","text":{{ json .Payload.x }}}]` }, "blocks", `block 1: unknown type "markdwon"`},
+		"sampled money":          {func(c *Config) { c.Blocks = `[{"type":"section","txt":{{ json (money .Payload.x "EUR") }}}]` }, "blocks", "text and fields are missing"},
+		"sampled date":           {func(c *Config) { c.Blocks = `[{"type":"section","txt":{{ json (date "2006" .Payload.at) }}}]` }, "blocks", "text and fields are missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,6 +95,7 @@ func TestValidTemplates(t *testing.T) {
 		`[{"type":"divider"}]`,
 		`{"blocks":[{"type":"divider"}]}`,
 		`{{ json .Payload.blocks }}`,
+		`[{"type":"header","text":{"type":"plain_text","text":"Order {{ .Payload.o.n }} of {{ .Headers.tenant }}"}}]`,
 		`[{{ json .Payload.first }}, {"type":"divider"}]`,
 		`[{"type":"section","text":{{ json .Payload.object }}}]`,
 		`[{"type":{{ json .Payload.type }},"text":{"type":"mrkdwn","text":"x"}}]`,

@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 // DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
@@ -47,7 +48,7 @@ var topicARN = regexp.MustCompile(`^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Z
 // Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
-	_, err := awsapi.Template("group_id", c.GroupID)
+	_, err := awsapi.Template(tmpl.Key, "group_id", c.GroupID)
 	return errors.Join(c.topic(), c.Access.Validate(awsapi.RegionOf(c.TopicARN), "topic_arn"), c.Config.Validate(), err)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 var (
@@ -23,7 +24,7 @@ var (
 // Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
-	_, err := awsapi.Template("group_id", c.GroupID)
+	_, err := awsapi.Template(tmpl.Key, "group_id", c.GroupID)
 	return errors.Join(c.place(), c.Access.Validate(regionOf(c.QueueURL), "queue_url"), c.Config.Validate(), err)
 }
 

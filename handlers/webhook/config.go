@@ -78,6 +78,10 @@ type Config struct {
 
 	// Headers are further headers (templates). An empty result is left out.
 	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers by name; one that yields nothing is left out." kind:"mapping of templates"`
+	// EventHeaders are the event's own headers that the request has in addition to traceparent, tracestate and baggage. Case does
+	// not matter, and "_" counts as "-". Headers of the event that are not named here are not sent: a receiver, or a proxy in front
+	// of it, may take them for its own, such as X-Forwarded-User.
+	EventHeaders []string `json:"event_headers,omitempty" yaml:"event_headers,omitempty" jsonschema_description:"Headers of the event that are sent in addition to 'traceparent', 'tracestate' and 'baggage'. Case does not matter, and '_' counts as '-'. All others are left out." kind:"list of names"`
 	// IDPrefix is the first part of webhook-id; the default is "notifyd". Relays
 	// of several databases that share a receiver need different ones.
 	IDPrefix string `json:"id_prefix,omitempty" yaml:"id_prefix,omitempty" jsonschema_description:"First part of 'webhook-id'. Relays of several databases that share a receiver need different ones."`

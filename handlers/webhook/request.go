@@ -35,7 +35,7 @@ func (c Config) headerTemplates() (map[string]*tmpl.Template, error) {
 	headers := make(map[string]*tmpl.Template)
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		path := "headers." + name
-		t, err := tmpl.Text(path, c.Headers[name])
+		t, err := tmpl.Header.Parse(path, c.Headers[name])
 		if err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
 			continue
@@ -74,7 +74,7 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	if err := h.encoder.Render(&msg, e, data); err != nil {
 		return nil, err
 	}
-	d.setHeaders(msg.Headers)
+	d.setHeaders(msg.Headers, h.eventHeaders)
 	d.body = msg.Body
 	configured, err := h.configuredHeaders(data)
 	if err != nil {
@@ -124,15 +124,32 @@ func (h *Handler) finish(d *draft, contentType string, configured []message.Head
 	}
 }
 
-// setHeaders sets the headers of the message, among them the event's own, which the
-// message has made fit for HTTP. Headers of the connection and credentials are left
-// out.
-func (d *draft) setHeaders(headers []message.Header) {
+// folded returns the name by which WSGI, CGI and PHP know a header: they see no case, and no difference between "-" and "_".
+func folded(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
+
+// sentHeaders returns the names under which the event's own headers are sent, by their folded names.
+func (c Config) sentHeaders() map[string]string {
+	names := make(map[string]string)
+	for _, name := range append([]string{"traceparent", "tracestate", "baggage"}, c.EventHeaders...) {
+		names[folded(name)] = name
+	}
+	for name := range c.Headers { // the configured value takes the place of the event's
+		delete(names, folded(name))
+	}
+	return names
+}
+
+// setHeaders sets the headers of the message: those about the event, and of the event's own those in allowed, which has their
+// folded names. A name is sent in one spelling only.
+func (d *draft) setHeaders(headers []message.Header, allowed map[string]string) {
 	for _, header := range headers {
-		switch lower := strings.ToLower(header.Name); {
-		case unsendable(lower), lower == "authorization", lower == "cookie":
-		default:
-			d.header.Set(header.Name, header.Value)
+		name := header.Name
+		if !message.IsOwn(name) {
+			name = allowed[folded(name)]
+		}
+		isExact := strings.EqualFold(name, header.Name)
+		if name != "" && (isExact || d.header.Get(name) == "") {
+			d.header.Set(name, header.Value)
 		}
 	}
 }
@@ -157,7 +174,7 @@ func (h *Handler) request(ctx context.Context, d *draft) (*http.Request, error) 
 	return req, nil
 }
 
-// unsendable reports whether a header, in lower case, is about the connection or set
+// unsendable reports whether a header, folded, is about the connection or set
 // by the handler. See RFC 9110, 7.6.1.
 func unsendable(lower string) bool {
 	switch lower {

@@ -37,7 +37,7 @@ func TestForms(t *testing.T) {
 		headers map[string]string // "" for none
 	}{
 		"payload": {
-			payload: ada, body: ada,
+			cfg: Config{EventHeaders: []string{"tenant"}}, payload: ada, body: ada,
 			headers: map[string]string{
 				"Content-Type": "application/json", "Notifyd-Id": "42", "Notifyd-Type": "order.created", "Notifyd-Aggregate-Type": "order",
 				"Notifyd-Aggregate-Id": "A-7", "Notifyd-Time": "2026-03-04T05:06:07Z", "Tenant": "acme", "Traceparent": "00-4bf9-00f0-01",
@@ -101,13 +101,19 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestHeadersOfEvents: an event may carry any headers; some are left out.
+// TestHeadersOfEvents: an event may carry any headers; the request has those that the configuration names.
 func TestHeadersOfEvents(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	h := deliverytest.Open(t, New, Config{URL: r.url(), SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret)}})
+	h := deliverytest.Open(t, New, Config{
+		URL: r.url(), SigningSecrets: []handlers.Secret{handlers.NewSecret(newSecret)}, EventHeaders: []string{"x-fine", "Tenant-Id", "X_Region"},
+		Headers: map[string]string{"Trace_State": "x", "tracestate": "configured"},
+	})
 	e := event(ada)
 	e.Headers = map[string]string{
+		"traceparent": "00-ab", "baggage": "a=b", "Tracestate": "forged", "tenant_id": "acme", "TENANT-ID": "exact", "x-region": "eu", "X-Forwarded-User": "admin",
+		"X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1", "X-HTTP-Method-Override": "DELETE", "Set-Cookie": "a=b", "Range": "bytes=0-1", "X-Other": "x",
+		"notifyd_id": "forged", "webhook_signature": "v1,forged", "Webhook_Id": "forged", "content_type": "text/html", "ce_id": "forged",
 		"Authorization": "Bearer of another", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
 		"Connection": "close", "webhook-signature": "v1,forged", "Webhook-Id": "forged", "proxy-authorization": "x", "content-type": "text/html",
 		"a b": "blank", "ü": "letter", "": "empty", "X-Fine": "ü\r\nX-Bad: 1", "User-Agent": "curl",
@@ -121,7 +127,11 @@ func TestHeadersOfEvents(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	want := "Content-Length Content-Type Notifyd-Aggregate-Id Notifyd-Aggregate-Type Notifyd-Id Notifyd-Time Notifyd-Type User-Agent Webhook-Id Webhook-Signature Webhook-Timestamp X-Fine"
+	want := "Baggage Content-Length Content-Type Notifyd-Aggregate-Id Notifyd-Aggregate-Type Notifyd-Id Notifyd-Time Notifyd-Type Tenant-Id Trace_state Traceparent Tracestate " +
+		"User-Agent Webhook-Id Webhook-Signature Webhook-Timestamp X-Fine X_region"
+	if got.Header.Get("Tenant-Id") != "exact" || got.Header.Get("X_Region") != "eu" || got.Header.Get("Tracestate") != "configured" || got.Header.Get("Traceparent") != "00-ab" {
+		t.Errorf("got %v", got.Header)
+	}
 	if text := strings.Join(names, " "); text != want || got.Host != r.addr || got.Header.Get("Content-Type") != "application/json" ||
 		got.Header.Get("X-Fine") != "ü  X-Bad: 1" || got.Header.Get("User-Agent") != "notifyd" {
 		t.Errorf("got  %s (%v)\nwant %s", text, got.Header, want)
@@ -143,13 +153,13 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 		`webhook: template "url", line 1, at {{ .Payload.id }}: the event has no such field`: {
 			cfg: Config{URL: r.url() + "/{{ .Payload.id }}"}, payload: ada,
 		},
-		`webhook: the output of template "headers.X-Name" holds a line end or another control character: a header has one line`: {
+		`webhook: template "headers.X-Name", line 1, at {{ .Payload.name }}: the value holds a line end or another control character: a header has one line`: {
 			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
 		},
 		`webhook: the output of template "body" is not JSON: write values as {{ json .Payload.name }}, or set content_type`: {
-			cfg: Config{Config: message.Config{Body: `{"name":"{{ .Payload.name }}"}`}}, payload: ada,
+			cfg: Config{Config: message.Config{Body: `{"name":{{ .Payload.name }}}`}}, payload: ada,
 		},
-		`webhook: the output of template "url" holds a path segment of dots`: {
+		`webhook: template "url": a segment of the path is empty or dots, which leads to another path`: {
 			cfg: Config{URL: r.url() + "/orders/{{ .Payload.id }}/x"}, payload: `{"id":"a/../../admin"}`,
 		},
 		`webhook: the output of template "url" has more than 8000 bytes`: {
@@ -188,7 +198,7 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 	r := startReceiver(t, nil)
 	h := deliverytest.Open(t, New, Config{URL: r.url() + "/orders/{{ .Payload.id }}/paid?by={{ .Payload.id }}&v=1"})
 	values := []string{
-		"@evil.example", ".evil.example", "/admin", "..x", "x?admin=1", "x#y", "a&v=2", "%2e%2e", "//evil.example", `\\evil`, "ä ö", "x\r\nHost: evil", "a+b=c;d",
+		"@evil.example", ".evil.example", "a/b", "..x", "x?admin=1", "x#y", "a&v=2", "%2e%2e", `evil\x`, "ä ö", "x\r\nHost: evil", "a+b=c;d",
 	}
 	for i, value := range values {
 		payload := []byte(`{"id":` + strconv.QuoteToASCII(value) + `}`)
@@ -203,12 +213,22 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 			t.Errorf("%s became %s at %s", value, got.RequestURI, got.Host)
 		}
 	}
+	sent := len(r.all())
+	for _, value := range []string{"", ".", "..", "a/../b", "/admin", "//evil.example", `\\evil`, `..\x`} {
+		err := h.Deliver(testenv.Within(t, patience), event(`{"id":`+strconv.QuoteToASCII(value)+`}`))
+		if verdictOn(err) != "permanent" || !strings.Contains(err.Error(), "is empty or dots") {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+	if n := len(r.all()); n != sent {
+		t.Errorf("%d requests to another path", n-sent)
+	}
 }
 
 // TestHostIsHeldTo, whatever became of the escaping.
 func TestHostIsHeldTo(t *testing.T) {
 	t.Parallel()
-	raw, err := tmpl.Text("url", "{{ .Payload.u }}")
+	raw, err := tmpl.AnyURL.Parse("url", "{{ .Payload.u }}")
 	if err != nil {
 		t.Fatal(err)
 	}

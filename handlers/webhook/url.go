@@ -53,9 +53,9 @@ func parseTarget(raw string, dynamic bool) (*target, error) {
 			return nil, field.Errorf("url", "%w", err)
 		}
 	case fixed:
-		t.tmpl, err = tmpl.URL("url", raw)
+		t.tmpl, err = tmpl.URL.Parse("url", raw)
 	default:
-		t.tmpl, err = tmpl.Text("url", raw)
+		t.tmpl, err = tmpl.AnyURL.Parse("url", raw)
 	}
 	if err != nil {
 		return nil, field.Errorf("url", "%w", err)
@@ -116,12 +116,6 @@ func (t *target) place(data *tmpl.Data) (*url.URL, error) {
 	}
 	if u.Scheme != t.scheme || u.Host != t.host {
 		return nil, fmt.Errorf("the output of template %q leads to another host", "url")
-	}
-	// Some servers decode %2F before they look for dots, so this does as well.
-	for segment := range strings.SplitSeq(u.Path, "/") {
-		if segment == "." || segment == ".." {
-			return nil, fmt.Errorf("the output of template %q holds a path segment of dots, which leads to another path", "url")
-		}
 	}
 	return u, nil
 }

@@ -46,6 +46,29 @@ func (c Config) content() error {
 			errs = append(errs, field.Errorf("headers."+name, "%s", cure))
 		}
 	}
+	return errors.Join(append(errs, c.eventHeaders())...)
+}
+
+// eventHeaders returns the mistakes in the names of the event's headers.
+func (c Config) eventHeaders() error {
+	var errs []error
+	seen := make(map[string]bool)
+	for name := range c.Headers {
+		seen[folded(name)] = true
+	}
+	for i, name := range c.EventHeaders {
+		at := "event_headers." + strconv.Itoa(i)
+		isOwn := message.IsOwn(folded(name)) || folded(name) == "user-agent" || folded(name) == "content-encoding" || folded(name) == "cookie"
+		switch cure := reservedHeader(name); {
+		case cure != "":
+			errs = append(errs, field.Errorf(at, "%s", cure))
+		case isOwn:
+			errs = append(errs, field.Errorf(at, "is of notifyd, or about the body or the credentials: no event can set it"))
+		case seen[folded(name)]:
+			errs = append(errs, field.Errorf(at, "is named twice, or set by headers: case does not matter, and _ counts as -"))
+		}
+		seen[folded(name)] = true
+	}
 	return errors.Join(errs...)
 }
 
@@ -80,7 +103,7 @@ func reservedHeader(name string) string {
 	if !isToken(name) {
 		return "must be a header name of letters, digits and hyphens"
 	}
-	switch lower := strings.ToLower(name); {
+	switch lower := folded(name); {
 	case lower == "authorization":
 		return "is not set here: use bearer_token, or username and password"
 	case lower == "content-type":

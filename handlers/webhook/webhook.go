@@ -40,6 +40,7 @@ type Handler struct {
 	target        *target
 	encoder       *message.Encoder
 	headers       map[string]*tmpl.Template
+	eventHeaders  map[string]string // see sentHeaders
 	needsData     bool
 	signers       []*standardwebhooks.Webhook
 	authorization string
@@ -77,7 +78,7 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	}
 	cfg = cfg.WithDefaults()
 	h := &Handler{
-		cfg: cfg, authorization: authorizationOf(cfg), network: &network{},
+		cfg: cfg, eventHeaders: cfg.sentHeaders(), authorization: authorizationOf(cfg), network: &network{},
 		places: newPlaces(cfg.HostRateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,
 	}
 	var errs [5]error

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/notifyd/notifyd/internal/textview"
 )
 
 // gcPercent lets the heap grow to three times the live data before a collection.
@@ -113,7 +115,7 @@ func NewLogger(w io.Writer, level, format string) *slog.Logger {
 	if format == "text" || format == "auto" && IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
-	return slog.New(slog.NewJSONHandler(w, options))
+	return slog.New(slog.NewJSONHandler(textview.JSONWriter{W: w}, options))
 }
 
 // readable writes a duration with its unit, as "1.5s": JSON would have nanoseconds, and no

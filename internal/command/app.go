@@ -122,7 +122,7 @@ func (a *App) Report(cmd *cobra.Command, err error) int {
 		cmd.PrintErrln(list)
 		return ExitConfig
 	}
-	text := strings.TrimPrefix(err.Error(), "notifyd: ") // the relay's errors have the prefix already
+	text := Lines(strings.TrimPrefix(err.Error(), "notifyd: ")) // the relay's errors have the prefix already
 	if _, ok := errors.AsType[*UsageError](err); ok || !a.started {
 		cmd.PrintErrf("notifyd: %s\nsee %s --help\n", text, cmd.CommandPath())
 		return ExitUsage

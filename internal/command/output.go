@@ -41,12 +41,16 @@ func NewPrinter(cmd *cobra.Command, asJSON bool) BasePrinter {
 // Encode prints v as indented JSON.
 func (p BasePrinter) Encode(v any) error { return WriteJSON(p.Out, v) }
 
-// Table prints rows in columns. The first row has the titles.
+// Table prints rows in columns. The first row has the titles. A long cell is shortened, or it would widen its column for all
+// rows; no column follows the last one.
 func (p BasePrinter) Table(rows [][]string) error {
 	var b bytes.Buffer
 	for _, row := range rows {
 		for i := range row {
 			row[i] = Clean(row[i])
+			if i < len(row)-1 {
+				row[i] = Short(row[i])
+			}
 		}
 		b.WriteString(strings.Join(row, "\t") + "\n")
 	}
@@ -80,7 +84,7 @@ func Indented(s string) string { return strings.ReplaceAll(Lines(s), "\n", "\n  
 // Lines is clean for texts of several lines.
 func Lines(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
+		if textview.Controls(r) && r != '\n' && r != '\t' {
 			return unicode.ReplacementChar
 		}
 		return r
@@ -94,7 +98,7 @@ func AddFormat(cmd *cobra.Command) *cli.OneOf {
 	return o
 }
 
-// WriteJSON writes v as indented JSON.
+// WriteJSON writes v as indented JSON. No text in it controls a terminal.
 func WriteJSON(w io.Writer, v any) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -102,14 +106,14 @@ func WriteJSON(w io.Writer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	_, err := w.Write(textview.Indent(text.Bytes()))
+	_, err := w.Write(textview.JSON(textview.Indent(text.Bytes())))
 	return err
 }
 
 // Printable keeps foreign text from controlling the terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+		if textview.Controls(r) {
 			return ' '
 		}
 		return r

@@ -34,6 +34,11 @@ var (
 	// hookHost matches hosts whose URLs are secrets: the path alone is enough to post.
 	hookHost = regexp.MustCompile(`(?i)^(?:hooks?\.[a-z0-9.-]+|discord(?:app)?\.com|[a-z0-9.-]+\.webhook\.office\.com|[a-z0-9.-]+\.logic\.azure\.com|api\.telegram\.org|events\.pagerduty\.com)(?::\d+)?$`)
 
+	// plainSegment matches a segment of a path that is no secret: words, versions, years, and the account of a queue of AWS.
+	plainSegment = regexp.MustCompile(`^(?:\d{12}|(?:(?:[a-z]+|[A-Z][a-z]+|[A-Z]{1,4})(?:[A-Z][a-z]{2,})*\d?|v\d{1,3}(?:(?:alpha|beta|rc)\d{0,2})?|\d{1,4})(?:[-_.:#]+(?:[A-Za-z]?[a-z]*|v?\d{1,4}))*)$`)
+	// longestWord is the longest word of a plain segment.
+	longestWord = regexp.MustCompile(`[A-Za-z]{25}`)
+
 	// publicPart matches the public parts of a secret, and the word for none.
 	publicPart = regexp.MustCompile(`^(?:whsec_|xox[a-z]-|none$)`)
 
@@ -80,9 +85,9 @@ func opaqueOnly(s string) bool {
 // redactText hides the secrets of the URLs in a text.
 func redactText(s string) string {
 	if wholeURL.MatchString(s) {
-		return redactURL(s)
+		return redactURL(s, hideSegment)
 	}
-	return embeddedURL.ReplaceAllStringFunc(s, redactURL)
+	return embeddedURL.ReplaceAllStringFunc(s, func(link string) string { return redactURL(link, hide) }) // a text for readers
 }
 
 // redactSecret keeps the expansions of a secret's text in the file, and the parts of a
@@ -95,7 +100,7 @@ func redactSecret(s string) string {
 	if !isURL || strings.HasPrefix(scheme, "http") && !opaqueOnly(afterHost(rest)) {
 		return redacted
 	}
-	return redactURL(s)
+	return redactURL(s, hideSegment)
 }
 
 func afterHost(rest string) string {
@@ -111,7 +116,7 @@ func redactConnection(s string) string {
 	case opaqueOnly(s):
 		return s
 	case strings.Contains(s, "://"):
-		return redactURL(s)
+		return redactURL(s, hideSegment)
 	case strings.Contains(s, "="):
 		return keywordPassword.ReplaceAllStringFunc(s, func(m string) string {
 			name, value, _ := strings.Cut(m, "=")
@@ -125,10 +130,10 @@ func redactConnection(s string) string {
 	}
 }
 
-// redactURL removes the password from a URL, and from one of HTTP parts that look like
-// a token. It looks for the last @ rather than parsing: a password with an unescaped
+// redactURL removes the password from a URL, and from one of HTTP the segments that segment hides, and parameters that look
+// like a token. It looks for the last @ rather than parsing: a password with an unescaped
 // slash must not slip through, and hiding a little too much does no harm.
-func redactURL(s string) string {
+func redactURL(s string, segment func(string) string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		return s
@@ -151,7 +156,7 @@ func redactURL(s string) string {
 		rest = redactQuery(rest)
 	}
 	if strings.HasPrefix(scheme, "http") {
-		rest = redactPath(rest)
+		rest = redactPath(rest, segment)
 	}
 	if hasQuery {
 		rest += "?" + redactQuery(query)
@@ -159,9 +164,9 @@ func redactURL(s string) string {
 	return scheme + "://" + user + rest
 }
 
-// redactPath hides the segments behind a host that look like tokens, and all but the
-// first where the path is known to be the secret.
-func redactPath(s string) string {
+// redactPath hides segments behind a host, and all but the first where the path is known to be the secret: at many hosts the
+// path alone is enough to post.
+func redactPath(s string, hideSegment func(string) string) string {
 	segments := strings.Split(s, "/")
 	path := segments[1:]
 	known := hookHost.MatchString(segments[0]) || len(path) == 4 && path[0] == "services" // as Slack has it, also behind a gateway
@@ -169,10 +174,22 @@ func redactPath(s string) string {
 		if known && i > 0 && !opaqueOnly(segment) {
 			path[i] = redacted
 		} else {
-			path[i] = hide(segment)
+			path[i] = hideSegment(segment)
 		}
 	}
 	return strings.Join(segments, "/")
+}
+
+// hideSegment returns redacted for a segment of a path, unless it is known to be no secret.
+func hideSegment(segment string) string {
+	literal := strings.FieldsFunc(segment, func(r rune) bool { return r >= firstMark })
+	for _, part := range literal {
+		part = strings.Trim(part, "-_.:")
+		if part != "" && (!plainSegment.MatchString(part) || longestWord.MatchString(part)) {
+			return redacted
+		}
+	}
+	return segment
 }
 
 func redactQuery(query string) string {

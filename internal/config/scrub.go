@@ -84,7 +84,7 @@ func secretsOfPlace(scheme, place string) (all []string) {
 		}
 	}
 	if strings.HasPrefix(scheme, "http") {
-		shown := strings.Split(redactPath(place), "/")
+		shown := strings.Split(redactPath(place, hideSegment), "/")
 		for i, segment := range strings.Split(place, "/") {
 			if shown[i] != segment {
 				all = append(all, segment)

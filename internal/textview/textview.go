@@ -1,5 +1,5 @@
-// Package textview formats the payloads of events for people: text unchanged, and other data as its size and first
-// bytes.
+// Package textview formats text of strangers for people: payloads of events as text, and other data as its size and first
+// bytes; and nothing that controls a terminal.
 package textview
 
 import (
@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -30,6 +32,42 @@ func Payload(data []byte) string {
 		what += fmt.Sprintf(", the first %d", shown)
 	}
 	return what + "\n" + strings.TrimSuffix(hex.Dump(data[:min(len(data), shown)]), "\n")
+}
+
+// Controls reports whether a character controls a terminal, or changes the order in which text is shown: C0, DEL, C1, line
+// separators and the characters of bidirectional text.
+func Controls(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
+}
+
+// JSON returns JSON text with the characters of [Controls] in the form \u009b, and with U+FFFD for a byte that is not UTF-8. The
+// JSON means the same: such characters stand only within its texts. White space between values stays.
+func JSON(text []byte) []byte {
+	isForeign := func(r rune) bool { return r >= 0x7f && Controls(r) }
+	if !bytes.ContainsFunc(text, func(r rune) bool { return isForeign(r) || r == utf8.RuneError }) {
+		return text
+	}
+
+	var out bytes.Buffer
+	for _, r := range string(text) { // a byte that is not UTF-8 is one U+FFFD
+		if isForeign(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.Bytes()
+}
+
+// JSONWriter writes JSON text in the form of [JSON]. Each Write has whole characters.
+type JSONWriter struct{ W io.Writer }
+
+// Write implements io.Writer.
+func (w JSONWriter) Write(text []byte) (int, error) {
+	if _, err := w.W.Write(JSON(text)); err != nil {
+		return 0, err //nolint:wrapcheck // it is the error of W
+	}
+	return len(text), nil
 }
 
 // maxGrowth bounds how many times its size a JSON text may have with indents.

@@ -32,6 +32,19 @@ func TestPayload(t *testing.T) {
 // unshowable is true for what would harm a terminal or a page.
 func unshowable(r rune) bool { return r == 0 || r == 0x1b || r == utf8.RuneError }
 
+// TestJSON: no text of JSON reaches a terminal as a control, and it means the same.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`{"a": "ü"}` + "\n": `{"a": "ü"}` + "\n", "\"\u009b31m\"": `"\u009b31m"`, "\"\x7f\"": `"\u007f"`, "\"\u202egnp.exe\"": `"\u202egnp.exe"`,
+		"\"\u2066\u061c\u200e\"": `"\u2066\u061c\u200e"`, "\"\u2028\"": `"\u2028"`, "\"\x9b\"": "\"\ufffd\"", "\"\ufffd\"": "\"\ufffd\"",
+	} {
+		if got := string(textview.JSON([]byte(in))); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
 // TestIndent: JSON is indented, unless that multiplies its size.
 func TestIndent(t *testing.T) {
 	t.Parallel()

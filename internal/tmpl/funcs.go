@@ -3,11 +3,11 @@ package tmpl
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/big"
 	"net/mail"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +18,6 @@ import (
 const (
 	// presentFunc is appended to every value that is printed; templates do not write it.
 	presentFunc = "present"
-	// escapeURLFunc is appended in URLs.
-	escapeURLFunc = "escapeURL"
 )
 
 // funcs returns the functions that a template may use in addition to the functions of Go's text/template:
@@ -41,25 +39,24 @@ const (
 //
 // The value comes last, so that a pipeline reads from left to right:
 // {{ .Payload.name | trim | upper }}.
-func funcs() map[string]any {
-	return map[string]any{
-		presentFunc:   present,
-		escapeURLFunc: text1(escapeURL),
-		"json":        toJSON,
-		"get":         get,
-		"default":     defaultTo,
-		"required":    required,
-		"upper":       text1(strings.ToUpper),
-		"lower":       text1(strings.ToLower),
-		"title":       text1(title),
-		"trim":        text1(strings.TrimSpace),
-		"trunc":       trunc,
-		"join":        join,
-		"date":        date,
-		"money":       money,
-		"address":     address,
-		"int":         toInt,
-		"fixed":       fixed,
+func funcs(k Kind) map[string]any {
+	all := map[string]any{
+		presentFunc: present(k.rule()),
+		"json":      toJSON,
+		"get":       get,
+		"default":   defaultTo,
+		"required":  required,
+		"upper":     text1(strings.ToUpper),
+		"lower":     text1(strings.ToLower),
+		"title":     text1(title),
+		"trim":      text1(strings.TrimSpace),
+		"trunc":     trunc,
+		"join":      join,
+		"date":      date,
+		"money":     money,
+		"address":   address,
+		"int":       toInt,
+		"fixed":     fixed,
 		// print, printf and println of Go, with a limit: in a loop they could exhaust the memory.
 		"print":   func(args ...any) (string, error) { return bounded(fmt.Sprint(args...)) },
 		"println": func(args ...any) (string, error) { return bounded(fmt.Sprintln(args...)) },
@@ -67,13 +64,17 @@ func funcs() map[string]any {
 			return bounded(fmt.Sprintf(format, args...))
 		},
 	}
+	if k == Address {
+		all["join"] = joinAddresses
+	}
+	return all
 }
 
 // FuncNames returns the names of the functions of this package, sorted, without those of text/template.
 func FuncNames() []string {
-	names := slices.Sorted(maps.Keys(funcs()))
+	names := slices.Sorted(maps.Keys(funcs(Text)))
 	return slices.DeleteFunc(names, func(n string) bool {
-		return n == presentFunc || n == escapeURLFunc || strings.HasPrefix(n, "print")
+		return n == presentFunc || strings.HasPrefix(n, "print")
 	})
 }
 
@@ -84,22 +85,31 @@ func bounded(s string) (string, error) {
 	return s, nil
 }
 
-// present returns v, or an error that names the expression if v is null or absent. written is the expression.
-func present(written string, v any) (any, error) {
-	if v == nil {
-		return nil, &funcError{text: "the value is null or absent: fix the event, or use get and default", at: written}
+// present returns the function that ends each action: it escapes v by the rule. Its error names the expression, if v is null or
+// absent, or if the rule refuses v. written is the expression. ofType is true if the expression reads .Event.Type and no other
+// value.
+func present(r rule) func(written string, ofType bool, v any) (any, error) {
+	return func(written string, ofType bool, v any) (any, error) {
+		if v == nil {
+			return nil, &funcError{text: "the value is null or absent: fix the event, or use get and default", at: written}
+		}
+
+		out, err := r.value(v, ofType)
+		if own, ok := errors.AsType[*funcError](err); ok {
+			return nil, &funcError{text: own.text, at: written}
+		}
+		return out, err
 	}
-	return v, nil
 }
 
-func toJSON(v any) (string, error) {
+func toJSON(v any) (jsonText, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		return "", funcErrorf("json: the value cannot be written as JSON")
 	}
-	return strings.TrimSuffix(b.String(), "\n"), nil
+	return jsonText(strings.TrimSuffix(b.String(), "\n")), nil
 }
 
 func get(from any, path string) any {
@@ -139,9 +149,6 @@ func required(message string, v any) (any, error) {
 	}
 	return v, nil
 }
-
-// escapeURL escapes a value for a segment of a path and for a query alike.
-func escapeURL(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 // text1 converts a function of a text to a template function.
 func text1(f func(string) string) func(any) (string, error) {
@@ -235,7 +242,7 @@ func date(layout string, v any) (string, error) {
 	}
 }
 
-func address(name, email any) (string, error) {
+func address(name, email any) (addressText, error) {
 	n, err := toText(name)
 	if err != nil {
 		return "", err
@@ -248,7 +255,7 @@ func address(name, email any) (string, error) {
 	if err != nil || a.Name != "" {
 		return "", funcErrorf("address: the value is not one e-mail address such as a@example.com")
 	}
-	return (&mail.Address{Name: strings.Join(strings.Fields(n), " "), Address: a.Address}).String(), nil
+	return addressText((&mail.Address{Name: strings.Join(strings.Fields(n), " "), Address: a.Address}).String()), nil
 }
 
 func toInt(v any) (int64, error) {

@@ -12,7 +12,8 @@
 // worse than no mail. Where a value may be absent, use get:
 // {{ get .Payload "user.name" | default "friend" }}.
 //
-// Templates come from the operator's configuration and are trusted; payloads are not.
+// Templates come from the operator's configuration and are trusted; payloads are not. Each action ends with the escaping, or
+// the refusal, that the [Kind] of the template has: a printed value stays in its place.
 // Neither can make a template run or grow without end, see [MaxOutput] and [MaxSteps], and
 // no error repeats a value from the payload.
 package tmpl
@@ -20,13 +21,9 @@ package tmpl
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	htmltemplate "html/template"
 	"io"
 	"sync"
-	texttemplate "text/template"
-	"text/template/parse"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -49,6 +46,7 @@ const (
 // Template is one parsed template. It is safe for concurrent use.
 type Template struct {
 	name     string
+	kind     Kind
 	exec     func(w io.Writer, data any) error
 	constant bool
 	text     string
@@ -165,58 +163,6 @@ func tooManyValues(payload []byte) int {
 	return 0
 }
 
-// Text parses a template whose result is plain text. The name appears in every
-// error: take the setting's path.
-func Text(name, text string) (*Template, error) { return plain(name, text) }
-
-// URL parses a template whose result is a URL. Printed values are escaped, so
-// that a value stays within its segment of the path or its parameter. The caller
-// must refuse a segment that is "..".
-func URL(name, text string) (*Template, error) { return plain(name, text, escapeURLFunc) }
-
-func plain(name, text string, escapers ...string) (*Template, error) {
-	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
-	if err != nil {
-		return nil, parseError(name, err)
-	}
-	trees := make(map[string]*parse.Tree)
-	for _, sub := range t.Templates() {
-		trees[sub.Name()] = sub.Tree
-	}
-	if err := prepare(name, trees, escapers...); err != nil {
-		return nil, err
-	}
-	return finish(name, text, t.Tree, t.Execute), nil
-}
-
-// HTML parses a template whose result is HTML. Values are escaped for their place
-// in the document.
-func HTML(name, text string) (*Template, error) {
-	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
-	if err != nil {
-		return nil, parseError(name, err)
-	}
-	trees := make(map[string]*parse.Tree)
-	for _, sub := range t.Templates() {
-		trees[sub.Name()] = sub.Tree
-	}
-	if err := prepare(name, trees); err != nil {
-		return nil, err
-	}
-	parsed := finish(name, text, t.Tree, t.Execute)
-	// html/template checks the context of each value only when it first runs.
-	// Mistakes in it must show when the configuration is read.
-	var bad *htmltemplate.Error
-	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
-		return nil, parseError(name, bad)
-	}
-	return parsed, nil
-}
-
-func finish(name, text string, tree *parse.Tree, exec func(io.Writer, any) error) *Template {
-	return &Template{name: name, text: text, exec: exec, constant: isConstant(tree)}
-}
-
 // Name returns the name that the template was parsed with.
 func (t *Template) Name() string { return t.name }
 
@@ -233,7 +179,15 @@ func (t *Template) Render(d *Data) (string, error) {
 	if err := t.exec(&w, d); err != nil {
 		return "", execError(t.name, err)
 	}
-	return w.buf.String(), nil
+	if !t.kind.rule().segments {
+		return w.buf.String(), nil
+	}
+
+	out, err := segments(w.buf.String(), t.kind == URL)
+	if err != nil {
+		return "", execError(t.name, err)
+	}
+	return out, nil
 }
 
 // limitWriter holds the result and stops the template at [MaxOutput] or [MaxSteps]. Every step of a template ends in a

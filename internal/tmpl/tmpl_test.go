@@ -65,7 +65,7 @@ func TestRender(t *testing.T) {
 		`{{define "row"}}<{{.}}>{{end}}{{range .Payload.tags}}{{template "row" .}}{{end}}`: `<a><2>`,
 		`{{printf "%03d" (int .Payload.cents)}}`:                                           `1999`,
 	} {
-		tpl, err := tmpl.Text("subject", in)
+		tpl, err := tmpl.Text.Parse("subject", in)
 		if err != nil {
 			t.Errorf("%s: %v", in, err)
 			continue
@@ -78,7 +78,7 @@ func TestRender(t *testing.T) {
 
 func TestHTMLEscapes(t *testing.T) {
 	t.Parallel()
-	tpl, err := tmpl.HTML("html", `<p title="{{.Payload.x}}">{{.Payload.x}}</p><a href="{{.Payload.u}}">x</a>`)
+	tpl, err := tmpl.HTML.Parse("html", `<p title="{{.Payload.x}}">{{.Payload.x}}</p><a href="{{.Payload.u}}">x</a>`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestParseErrorsNamePlaceAndCure(t *testing.T) {
 		`{{define "a"}}{{template "a"}}{{end}}`: {"calls itself"},
 		`{{template "subject" .}}`:              {"calls itself"},
 	} {
-		_, err := tmpl.Text("subject", in)
+		_, err := tmpl.Text.Parse("subject", in)
 		if err == nil {
 			t.Errorf("%q: no error", in)
 			continue
@@ -113,7 +113,7 @@ func TestParseErrorsNamePlaceAndCure(t *testing.T) {
 			}
 		}
 	}
-	if _, err := tmpl.HTML("html", "<p>\n<a href='{{.Payload.x}}"); err == nil ||
+	if _, err := tmpl.HTML.Parse("html", "<p>\n<a href='{{.Payload.x}}"); err == nil ||
 		!strings.Contains(err.Error(), `template "html", line`) {
 		t.Errorf("unclosed attribute: %v", err)
 	}
@@ -150,8 +150,8 @@ func TestExecutionErrorsNameFieldNotPayload(t *testing.T) {
 		`{{index .Payload.l 7}}`:                                       ".Payload.l",
 		`{{slice .Payload.s 90}}`:                                      ".Payload.s",
 	} {
-		for name, parse := range map[string]func(string, string) (*tmpl.Template, error){"text": tmpl.Text, "html": tmpl.HTML} {
-			tpl, err := parse("body", in)
+		for name, kind := range map[string]tmpl.Kind{"text": tmpl.Text, "html": tmpl.HTML, "JSON": tmpl.JSON, "Slack": tmpl.SlackBlocks} {
+			tpl, err := kind.Parse("body", in)
 			if err != nil {
 				t.Errorf("%s %s: %v", name, in, err)
 				continue
@@ -174,7 +174,7 @@ const presentName = "present"
 // TestDeadLetter: a template tells the report of a dead letter from the event itself.
 func TestDeadLetter(t *testing.T) {
 	t.Parallel()
-	tpl, err := tmpl.Text("text", `{{ with .Event.DeadLetter }}{{ .Destination }} after {{ .Attempts }}: {{ .Error }}{{ else }}{{ .Event.Type }}{{ end }}`)
+	tpl, err := tmpl.Text.Parse("text", `{{ with .Event.DeadLetter }}{{ .Destination }} after {{ .Attempts }}: {{ .Error }}{{ else }}{{ .Event.Type }}{{ end }}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,24 +207,24 @@ func TestPayloadThatIsNotJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, parse := range []func(name, text string) (*tmpl.Template, error){tmpl.Text, tmpl.HTML, tmpl.URL} {
+	for _, kind := range []tmpl.Kind{tmpl.Text, tmpl.HTML, tmpl.URL, tmpl.NATSSubject, tmpl.SlackText} {
 		for text, want := range map[string]string{
-			`{{ .Event.Type }} {{ .Headers.tenant }}`:        "order.created acme",
-			`{{ get .Headers "none" | default "a" }}`:        "a",
-			`{{ .Payload.name }}`:                            "",
-			`{{ get .Payload "name" | default "friend" }}`:   "",
-			`{{ with .Payload }}a{{ else }}b{{ end }}`:       "",
-			`{{ json .Payload }}`:                            "",
-			`{{ range .Headers }}{{ $.Payload }}{{ end }}`:   "",
-			`{{ if eq .Event.ID 1 }}{{ .Payload }}{{ end }}`: "",
+			`{{ .Event.Type }} {{ .Headers.tenant }}`:         "order.created acme",
+			`{{ get .Headers "none" | default "a" }}`:         "a",
+			`{{ .Payload.name }}`:                             "",
+			`{{ get .Payload "name" | default "friend" }}`:    "",
+			`{{ with .Payload }}a{{ else }}b{{ end }}`:        "",
+			`{{ json .Payload }}`:                             "",
+			`{{ range .Headers }}{{ $.Payload }}{{ end }}`:    "",
+			`a{{ if eq .Event.ID 1 }}{{ .Payload }}{{ end }}`: "a",
 		} {
-			tpl, err := parse("subject", text)
+			tpl, err := kind.Parse("subject", text)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, err := tpl.Render(d)
 			switch {
-			case !strings.Contains(text, "Payload"), strings.HasPrefix(text, "{{ if"):
+			case !strings.Contains(text, "Payload"), strings.HasPrefix(text, "a{{ if"):
 				if err != nil || got != want {
 					t.Errorf("%s: %q, %v", text, got, err)
 				}
@@ -247,7 +247,7 @@ func TestPayloadThatIsNotJSON(t *testing.T) {
 func TestConstant(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{"": true, "a@example.com": true, "a{{.Event.ID}}": false, "{{if true}}x{{end}}": false} {
-		tpl, err := tmpl.Text("to", in)
+		tpl, err := tmpl.Text.Parse("to", in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,8 +269,8 @@ func FuzzParseAndRender(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, parse := range []func(string, string) (*tmpl.Template, error){tmpl.Text, tmpl.HTML} {
-			tpl, err := parse("t", text)
+		for _, kind := range []tmpl.Kind{tmpl.Text, tmpl.HTML, tmpl.JSON, tmpl.SlackMarkdown, tmpl.URL, tmpl.Address} {
+			tpl, err := kind.Parse("t", text)
 			if err != nil {
 				continue
 			}
@@ -283,7 +283,7 @@ func FuzzParseAndRender(f *testing.F) {
 }
 
 func Example() {
-	tpl, err := tmpl.Text("subject", `{{.Payload.name | title}}, your order {{.Event.AggregateID}}: {{money .Payload.total "EUR"}}`)
+	tpl, err := tmpl.Text.Parse("subject", `{{.Payload.name | title}}, your order {{.Event.AggregateID}}: {{money .Payload.total "EUR"}}`)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -299,17 +299,17 @@ func Example() {
 
 func TestURLEscapesEveryValue(t *testing.T) {
 	t.Parallel()
-	data, err := tmpl.NewData(&delivery.Event{Payload: []byte(`{"id":"a/../b?x=1&y=2#z %2f+","n":12.50,"list":["p","q r"]}`)})
+	data, err := tmpl.NewData(&delivery.Event{Payload: []byte(`{"id":"a/.b?x=1&y=2#z %2f+","n":12.50,"list":["p","q r"]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const escaped = "a%2F..%2Fb%3Fx%3D1%26y%3D2%23z%20%252f%2B"
+	const escaped = "a%2F.b%3Fx%3D1%26y%3D2%23z%20%252f%2B"
 	for text, want := range map[string]string{
 		"/o/{{ .Payload.id }}?q={{ .Payload.id | upper | lower }}&n={{ .Payload.n }}":    "/o/" + escaped + "?q=" + escaped + "&n=12.50",
 		`{{ define "x" }}{{ .id }}{{ end }}/o/{{ template "x" .Payload }}`:               "/o/" + escaped,
 		"/{{ range $i, $v := .Payload.list }}{{ if $i }},{{ end }}{{ $v }}{{ end }}/end": "/p,q%20r/end",
 	} {
-		tm, err := tmpl.URL("url", text)
+		tm, err := tmpl.URL.Parse("url", text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +318,7 @@ func TestURLEscapesEveryValue(t *testing.T) {
 			t.Errorf("%s: got %s, %v; want %s", text, got, err, want)
 		}
 	}
-	if tm, err := tmpl.URL("url", "/{{ .Payload.list }}"); err != nil {
+	if tm, err := tmpl.URL.Parse("url", "/{{ .Payload.list }}"); err != nil {
 		t.Error(err)
 	} else if got, err := tm.Render(data); err == nil {
 		t.Errorf("a list became %s", got)

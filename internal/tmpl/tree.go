@@ -8,15 +8,14 @@ import (
 	"text/template/parse"
 )
 
-// prepare checks the parsed trees of one template. It changes them so that
-// printing nothing is an error, and so that the limitWriter counts each iteration
-// of a loop. The functions named in escapers are appended to every value.
-func prepare(name string, trees map[string]*parse.Tree, escapers ...string) error {
+// prepare checks the parsed trees of one template. It changes them so that each printed value goes through present,
+// and so that the limitWriter counts each iteration of a loop. With marks, a mark stands in front of each action.
+func prepare(name string, trees map[string]*parse.Tree, marks bool) error {
 	for sub, tree := range trees {
 		if tree == nil || tree.Root == nil {
 			continue
 		}
-		w := walker{template: name, root: sub == name, behind: append([]string{presentFunc}, escapers...)}
+		w := walker{template: name, main: sub == name, root: sub == name, marks: marks}
 		w.list(tree.Root)
 		if w.err != nil {
 			return w.err
@@ -33,8 +32,9 @@ func tick(l *parse.ListNode) {
 
 type walker struct {
 	template string
-	root     bool     // whether dot and $ are the Data
-	behind   []string // the functions appended to every value
+	main     bool // whether $ is the Data
+	root     bool // whether dot is the Data
+	marks    bool
 	err      error
 }
 
@@ -42,8 +42,18 @@ func (w *walker) list(l *parse.ListNode) {
 	if l == nil {
 		return
 	}
-	for _, n := range l.Nodes {
+	nodes := l.Nodes
+	if w.marks {
+		l.Nodes = nil
+	}
+	for _, n := range nodes {
 		w.node(n)
+		if w.marks && n.Type() != parse.NodeText {
+			l.Nodes = append(l.Nodes, &parse.TextNode{NodeType: parse.NodeText, Pos: n.Position(), Text: []byte(mark)})
+		}
+		if w.marks {
+			l.Nodes = append(l.Nodes, n)
+		}
 	}
 }
 
@@ -52,15 +62,13 @@ func (w *walker) node(n parse.Node) {
 	case *parse.ActionNode:
 		w.pipe(n.Pipe)
 		if len(n.Pipe.Decl) == 0 {
-			// {{ .x }} becomes {{ .x | present }}.
+			// {{ .x }} becomes {{ .x | present ".x" false }}.
 			written := n.Pipe.String()
-			for _, name := range w.behind {
-				args := []parse.Node{parse.NewIdentifier(name).SetPos(n.Pos)}
-				if name == presentFunc { // present's error names the expression
-					args = append(args, &parse.StringNode{NodeType: parse.NodeString, Pos: n.Pos, Quoted: strconv.Quote(written), Text: written})
-				}
-				n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: args})
-			}
+			n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: []parse.Node{
+				parse.NewIdentifier(presentFunc).SetPos(n.Pos),
+				&parse.StringNode{NodeType: parse.NodeString, Pos: n.Pos, Quoted: strconv.Quote(written), Text: written},
+				&parse.BoolNode{NodeType: parse.NodeBool, Pos: n.Pos, True: w.readsTypeOnly(n.Pipe)},
+			}})
 		}
 	case *parse.IfNode:
 		w.pipe(n.Pipe)
@@ -102,6 +110,30 @@ func (w *walker) pipe(p *parse.PipeNode) {
 			}
 		}
 	}
+}
+
+// readsTypeOnly reports whether a pipeline reads nothing of the event but its type.
+func (w *walker) readsTypeOnly(p *parse.PipeNode) bool {
+	isType := func(path []string) bool { return slices.Equal(path, []string{"Event", "Type"}) }
+	for _, c := range p.Cmds {
+		for _, a := range c.Args {
+			ok := true
+			switch a := a.(type) {
+			case *parse.PipeNode:
+				ok = w.readsTypeOnly(a)
+			case *parse.FieldNode:
+				ok = w.root && isType(a.Ident)
+			case *parse.VariableNode:
+				ok = w.main && a.Ident[0] == "$" && isType(a.Ident[1:])
+			case *parse.DotNode, *parse.ChainNode:
+				ok = false
+			}
+			if !ok {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // field refuses a path that cannot exist for any event.

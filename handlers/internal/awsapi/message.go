@@ -71,7 +71,7 @@ func NewMessageEncoder(service string, cfg message.Config, group string, fifo bo
 	if err != nil {
 		return nil, err
 	}
-	t, err := Template("group_id", group)
+	t, err := Template(tmpl.Key, "group_id", group)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +79,11 @@ func NewMessageEncoder(service string, cfg message.Config, group string, fifo bo
 }
 
 // Template returns the template of the setting, nil if it is empty. The error is a [*handlers.FieldError].
-func Template(setting, text string) (*tmpl.Template, error) {
+func Template(kind tmpl.Kind, setting, text string) (*tmpl.Template, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	t, err := tmpl.Text(setting, text)
+	t, err := kind.Parse(setting, text)
 	if err != nil {
 		return nil, field.Errorf(setting, "%w", err)
 	}

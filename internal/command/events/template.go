@@ -76,7 +76,7 @@ that condition fails.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(text, "\n"))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(command.Lines(text), "\n"))
 			return err
 		},
 	}
