@@ -13,7 +13,7 @@ type Mistake struct {
 	File string
 	// Line and Column count from 1. Both are 0 if the file could not be read.
 	Line, Column int
-	// Message says what is wrong and how to fix it.
+	// Message describes the mistake and its cure.
 	Message string
 }
 

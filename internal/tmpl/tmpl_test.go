@@ -335,7 +335,7 @@ func TestManyValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, err := tmpl.Text("subject", text)
+		x, err := tmpl.Text.Parse("subject", text)
 		if err != nil {
 			t.Fatal(err)
 		}
