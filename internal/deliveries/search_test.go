@@ -53,3 +53,30 @@ func TestCanceledSearchIsDivided(t *testing.T) {
 		t.Errorf("after a slow search, the next one begins with a span of %v", d.length)
 	}
 }
+
+// TestRestoredSearch: pages follow each other by the time that they take. A search that has ended, or was canceled, begins
+// anew after a pause.
+func TestRestoredSearch(t *testing.T) {
+	t.Parallel()
+	var r RestoredSearch
+	if !r.IsDue(time.Now()) {
+		t.Error("the first page waits")
+	}
+	r.Read(0, "order/7")
+	if r.After != "order/7" || !r.IsDue(time.Now()) {
+		t.Errorf("after a page: %+v", r)
+	}
+	r.Read(time.Hour, "order/8")
+	if r.IsDue(time.Now().Add(restoredShare*time.Hour - time.Minute)) {
+		t.Errorf("after a slow page: %+v", r)
+	}
+	r.Read(0, "")
+	if r.After != "" || r.IsDue(time.Now().Add(restoredEvery/2)) || !r.IsDue(time.Now().Add(restoredEvery)) {
+		t.Errorf("after the last page: %+v", r)
+	}
+	r.After = "order/7"
+	r.Canceled()
+	if r.After != "" || !r.IsDue(time.Now().Add(restoredAgain)) {
+		t.Errorf("after a cancellation: %+v", r)
+	}
+}
