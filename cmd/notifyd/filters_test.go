@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestConditions runs the daemon with conditions, on both kinds of tables: what does not match is settled, what fails is dead and is
@@ -107,6 +109,37 @@ func TestConditionsAreBounded(t *testing.T) {
 				if r := invoke(t, "events", "show", "-c", config, fmt.Sprint(id)); !strings.Contains(r.stdout, want) || !strings.Contains(r.stdout, "when of the route") {
 					t.Errorf("%d: %q is missing in\n%.2000s%s", id, want, r.stdout, r.stderr)
 				}
+			}
+		})
+	}
+}
+
+// TestManyValues: an event whose payload would take many times its size of memory becomes a dead letter of a destination
+// whose template decodes it, with the place and the template; another destination gets it.
+func TestManyValues(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := databaseOf(t, mode)
+			id := query[int64](t, url, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', ('{"tenant": "x", "list": [' || repeat('[],', 200000) || '1]}')::json) RETURNING id`)
+			dir := t.TempDir()
+			config := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nrelay: {poll_interval: 20ms}\ndestinations:\n"+
+				"  decoded: {type: file, path: '"+dir+"/{{ .Payload.tenant }}.jsonl'}\n  whole: {type: file, path: '"+dir+"/{{ .Event.Type }}.jsonl'}\n"+
+				"routes: [{match: '*', to: [decoded, whole], when: 'size(payload.list) > 5'}]\n")
+			d := startDaemon(t, nil, "run", "-c", config)
+			until(t, url, `SELECT count(*) = 1 AND bool_and(state = 'dead') FROM outbox_deliveries`)
+			if mode == "stream" {
+				untilPast(t, url, id, "decoded", "whole")
+			}
+			if code := d.end(t); code != 0 {
+				t.Errorf("exit code %d: %s", code, d.stderr.text())
+			}
+			if lines := strings.Count(testenv.ReadFile(t, dir+"/a.jsonl"), "\n"); lines != 1 {
+				t.Errorf("%d lines", lines)
+			}
+			if text := invoke(t, "events", "show", "-c", config, fmt.Sprint(id)).stdout; !strings.Contains(text, `template "path", line 1, at {{ .Payload.tenant }}: the payload has more than 100000 values (at byte `) {
+				t.Error(text)
 			}
 		})
 	}

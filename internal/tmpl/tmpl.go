@@ -14,7 +14,7 @@
 //
 // Templates come from the operator's configuration and are trusted; payloads are not. Each action ends with the escaping, or
 // the refusal, that the [Kind] of the template has: a printed value stays in its place.
-// Neither can make a template run or grow without end, see [MaxOutput] and [MaxSteps], and
+// Neither can make a template run or grow without end, see [MaxOutput], [MaxSteps] and [MaxValues], and
 // no error repeats a value from the payload.
 package tmpl
 
@@ -38,8 +38,8 @@ const (
 	// iteration of a range is a step. A table of 5,000 rows with 20 columns has
 	// about 200,000.
 	MaxSteps = 500_000
-	// MaxValues is the limit of the values of a payload that a template uses: decoded, a value takes up to 300 bytes of
-	// memory, and at most 3 of text.
+	// MaxValues is the limit of the values of a payload that a template uses. A value of three bytes of text takes up to
+	// 300 bytes of memory once it is decoded.
 	MaxValues = 100_000
 )
 
