@@ -29,6 +29,8 @@ const (
 type DueSearch struct {
 	// FullAt is the time of the next full search.
 	FullAt time.Time
+	// Refused is set by the caller while the database refuses the reads.
+	Refused bool
 
 	at     time.Time // time of the next read
 	nextAt time.Time // time of the next read after the cursor

@@ -157,9 +157,10 @@ func (sh *shard) run(ctx context.Context) error {
 	return sh.leave(ctx, nil)
 }
 
-// accepted ends the report of a refused statement, unless the search for due rows is still refused.
+// accepted ends the report of a refused statement, unless the search for due rows is still refused. Events of the table are
+// read meanwhile.
 func (sh *shard) accepted() {
-	if !sh.stored.searchRefused {
+	if !sh.stored.due.Refused {
 		sh.e.accepted(sh.reportAs)
 	}
 }
@@ -831,7 +832,7 @@ func (sh *shard) feedDue(ctx context.Context, conn *session.Conn) (did bool, err
 	if err == nil && !more {
 		more, err = sh.stored.endSearch(ctx, conn)
 	}
-	sh.stored.searchRefused = err != nil
+	sh.stored.due.Refused = err != nil
 	if err != nil {
 		sh.lane.Return(reserved)
 		return false, err

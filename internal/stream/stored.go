@@ -29,18 +29,16 @@ type stored struct {
 	order    *order
 	progress *progress // the rows are written with the position
 
-	pending    writes
-	withheld   withheld.Set[writes]
-	running    map[int64]readRow // rows that were read, until their results are written
-	aggregates aggregates.Set
-	due        deliveries.DueSearch
-	dueTurn    bool // due rows are searched before the table is read
-	// searchRefused is true after a search for due rows that has failed. Reads of the table go on meanwhile.
-	searchRefused bool
-	failures      uint64 // the lane's failures before stored rows were read
-	readThrough   int64  // no row is delivered before this id has been read; 0: no limit
-	rowSize       wire.RowSize
-	untried       bool // most of the last due rows are written again without an attempt
+	pending     writes
+	withheld    withheld.Set[writes]
+	running     map[int64]readRow // rows that were read, until their results are written
+	aggregates  aggregates.Set
+	due         deliveries.DueSearch
+	dueTurn     bool   // due rows are searched before the table is read
+	failures    uint64 // the lane's failures before stored rows were read
+	readThrough int64  // no row is delivered before this id has been read; 0: no limit
+	rowSize     wire.RowSize
+	untried     bool // most of the last due rows are written again without an attempt
 }
 
 // readRow is a row as it was read.
