@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -77,11 +79,11 @@ func (s *Client) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload 
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		_, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload_bytes = $2 WHERE id = $1`), eventID, payload)
-		return err
+		tag, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload_bytes = $2 WHERE id = $1`), eventID, payload)
+		return cmp.Or(err, session.CheckChanged("replace the payload", tag.RowsAffected(), 1))
 	}
-	_, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload = $2::text::json WHERE id = $1`), eventID, string(payload))
-	return err
+	tag, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload = $2::text::json WHERE id = $1`), eventID, string(payload))
+	return cmp.Or(err, session.CheckChanged("replace the payload", tag.RowsAffected(), 1))
 }
 
 // lockDead locks the deliveries of an event and makes sure that all of them are dead. It does not

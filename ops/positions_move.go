@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/routes"
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -141,8 +143,8 @@ const (
 		sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
 		WHERE destination = '' AND reused IS NOT NULL`
 
-	// sqlStanding reads whether ids were given out again, the lowest head, and the open ids of all parts.
-	sqlStanding = `SELECT bool_or(reused IS NOT NULL), min(head), coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')::text
+	// sqlStanding reads the number of positions, whether ids were given out again, the lowest head, and the open ids of all parts.
+	sqlStanding = `SELECT count(*), bool_or(reused IS NOT NULL), min(head), coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')::text
 		FROM outbox_positions WHERE destination = $1`
 )
 
@@ -166,14 +168,15 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 		return err
 	}
 	var again bool
-	var passed int64
+	var positions, passed int64
 	var open string
-	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&again, &passed, &open)
+	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&positions, &again, &passed, &open)
 	if err != nil {
 		return err
 	}
 	forwards = forwards && !again
-	if _, err := tx.Exec(ctx, sqlMove, destination, head, forwards); err != nil {
+	tag, err := tx.Exec(ctx, sqlMove, destination, head, forwards)
+	if err := cmp.Or(err, session.CheckChanged("move a position", tag.RowsAffected(), positions)); err != nil { // they are locked
 		return err
 	}
 	if _, err := tx.Exec(ctx, sqlAgain); err != nil {

@@ -31,6 +31,8 @@ type DueSearch struct {
 	FullAt time.Time
 	// Restored is the search for restored rows, which are not due.
 	Restored RestoredSearch
+	// Refused is set by the caller while the database refuses the reads.
+	Refused bool
 
 	at     time.Time // time of the next read
 	nextAt time.Time // time of the next read after the cursor

@@ -216,7 +216,7 @@ func (s *session) announce(ctx context.Context, wants []string, least int64) (re
 }
 
 // checkIgnored returns an error if a statement has changed no membership, and the membership is there: then a trigger or a
-// rule has ignored the write. Nobody but the member writes its renewals, and others delete only the number they have seen.
+// rule has ignored the write. Only the member writes its renewals, and another relay deletes only the number that it has seen.
 func (s *session) checkIgnored(ctx context.Context, statement string, owner, least, most int64) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
 		var rows int64

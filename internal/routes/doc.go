@@ -13,7 +13,8 @@
 // [Change], in the transaction that holds its position. A span with new event types is not handed at first. The
 // destination waits until the scanner has read all events that the destination had passed, and waits for no id that is
 // not visible. The scanner stores the events of the new types as deliveries of the destination. Then the span is handed,
-// and the stored deliveries go first.
+// and the stored deliveries go first. An event that PostgreSQL refuses to store comes later. The scanner keeps such an
+// event open in its position, so that the next owner finds it.
 //
 // A relay may know other routes for a destination than the relay that holds it. It stores them as expected routes:
 // events that the holder passes until then stay stored. Every change fences the scanner first, so that it decides

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -38,10 +39,10 @@ func CheckPause(destination string, p observe.Pause) error {
 // SetPause pauses a destination for all relays. A destination that is already paused gets the new reason. The time of
 // p is ignored: the database sets it. The schema has the tables.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
-	_, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
+	tag, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
 		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason, database_user = excluded.database_user`,
 		destination, p.By, p.Reason)
-	return err
+	return cmp.Or(err, session.CheckChanged("pause", tag.RowsAffected(), 1))
 }
 
 // ClearPause resumes a destination for all relays, and reports whether it was paused.

@@ -148,13 +148,21 @@ func (sh *shard) run(ctx context.Context) error {
 			sleep(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
-			sh.e.accepted(sh.reportAs)
+			sh.accepted()
 			if !sh.yielded {
 				sh.wait(ctx)
 			}
 		}
 	}
 	return sh.leave(ctx, nil)
+}
+
+// accepted ends the report of a refused statement, unless the search for due rows is still refused. Events of the table are
+// read meanwhile.
+func (sh *shard) accepted() {
+	if !sh.stored.due.Refused {
+		sh.e.accepted(sh.reportAs)
+	}
 }
 
 // errReopen discards the memory of a shard: the copy of the position at the destination decides.
@@ -827,6 +835,7 @@ func (sh *shard) feedDue(ctx context.Context, conn *session.Conn) (did bool, err
 	if err == nil && !more {
 		more, err = sh.stored.endSearch(ctx, conn)
 	}
+	sh.stored.due.Refused = err != nil
 	if err != nil {
 		sh.lane.Return(reserved)
 		return false, err
@@ -856,7 +865,7 @@ func (sh *shard) store(ctx context.Context, conn *session.Conn) error {
 	if err := sh.save(ctx, conn); err != nil {
 		return err
 	}
-	sh.e.report(sh.reportAs, nil)
+	sh.accepted()
 	holds := func(name string) bool { return sh.replay.Holds(name) || sh.stored.withheld.Holds(name, math.MaxInt64) }
 	sh.stored.aggregates.Wrote(holds)
 	return sh.stored.checkParked(ctx, conn, holds)

@@ -659,7 +659,7 @@ func (r *unroutedScanner) routedTypes(ctx context.Context, conn *session.Conn, p
 	return types, next, nil
 }
 
-// hand hands out some rows, and returns what it has read. It withholds the rows that the database refuses alone.
+// hand hands out some rows, and returns the rows of the query. It withholds the rows that the database refuses alone.
 func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query string, args ...any) (handover, error) {
 	all, err := r.handSome(ctx, conn, nil, query, args...)
 	if session.IsOfRow(err) && !conn.IsClosed() {

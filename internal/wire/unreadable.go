@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Limits for [EventBytes] and [EventColumns] with which a statement reads neither payload nor headers, for events that
@@ -17,6 +18,9 @@ type UnreadableError struct{ err error }
 
 // Error implements error.
 func (e *UnreadableError) Error() string {
+	if stateOf(e.err) == indexCorrupted {
+		return fmt.Sprintf("event cannot be read: %v", e.err)
+	}
 	return fmt.Sprintf("event cannot be read: %v: replace its payload or its headers, or restore its row from a backup, then replay it", e.err)
 }
 
@@ -54,12 +58,20 @@ func Retreat(rows, limit int, read func(Care) error) (retreated bool, err error)
 // IsUnreadable reports whether PostgreSQL could not read a value: the value is damaged, or the client's encoding cannot
 // represent it. If the error also ended the connection, the next read reports that.
 func IsUnreadable(err error) bool {
+	code := stateOf(err)
+	return strings.HasPrefix(code, "XX") || strings.HasPrefix(code, "22") // internal error, data exception
+}
+
+// indexCorrupted is the code of an index that does not match its table. Another payload does not cure that.
+const indexCorrupted = "XX002"
+
+// stateOf returns the code of an error of PostgreSQL, "" for other errors.
+func stateOf(err error) string {
 	var answer interface{ SQLState() string } // of *pgconn.PgError, which this package does not import
-	if !errors.As(err, &answer) || len(answer.SQLState()) < 2 {
-		return false
+	if !errors.As(err, &answer) {
+		return ""
 	}
-	class := answer.SQLState()[:2]
-	return class == "XX" || class == "22" // internal error, data exception
+	return answer.SQLState()
 }
 
 // Name is an SQL expression for a column of text that is read whatever its size.
