@@ -29,7 +29,8 @@ routes: [{match: '*', to: audit}]
 	d := startDaemon(t, nil, "run", "-c", path)
 	d.stderr.await(t, `"relay started"`)
 	sql := strings.NewReplacer("EVIL", "'"+evil+"'", "PAYLOAD", "'"+string(payload)+"'")
-	execute(t, url, sql.Replace(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id, headers) VALUES (EVIL, PAYLOAD, EVIL, EVIL, json_build_object('x-v', EVIL, EVIL, 'v'))`))
+	execute(t, url, sql.Replace(`INSERT INTO outbox_events (event_type, payload, aggregate_type, headers, aggregate_id)
+		SELECT e, PAYLOAD, e, json_build_object(e, 'v', 'x-v', e), e FROM (VALUES (EVIL)) AS v (e)`))
 	d.stdout.await(t, `"payload":`)
 	until(t, url, "SELECT state = 'done' FROM outbox_events")
 	execute(t, url, sql.Replace(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error) SELECT id, 'hook', event_type, 'dead', 1, 'event', EVIL FROM outbox_events`))
@@ -44,9 +45,19 @@ routes: [{match: '*', to: audit}]
 	}
 	outputs := map[string]string{"the destination log": d.stdout.text(), "the log": d.stderr.text()}
 	for _, args := range [][]string{
-		{"events", "list"}, {"events", "list", "-o", "json"}, {"events", "show", "1", "--payload"}, {"events", "show", "1", "--payload", "-o", "json"},
-		{"dlq", "list"}, {"dlq", "list", "-o", "json"}, {"dlq", "list", "--group"}, {"dlq", "show", "1"}, {"dlq", "show", "1", "-o", "json"}, {"status"}, {"status", "-o", "json"},
-		{"template", "test", "--destination", "mail", "--event", event}, {"template", "test", "--destination", "hook", "--event", event},
+		{"events", "list"},
+		{"events", "list", "-o", "json"},
+		{"events", "show", "1", "--payload"},
+		{"events", "show", "1", "--payload", "-o", "json"},
+		{"dlq", "list"},
+		{"dlq", "list", "-o", "json"},
+		{"dlq", "list", "--group"},
+		{"dlq", "show", "1"},
+		{"dlq", "show", "1", "-o", "json"},
+		{"status"},
+		{"status", "-o", "json"},
+		{"template", "test", "--destination", "mail", "--event", event},
+		{"template", "test", "--destination", "hook", "--event", event},
 		{"template", "test", "--destination", "audit", "--event", event},
 	} {
 		got := invoke(t, append(args, "-c", path)...)

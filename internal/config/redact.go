@@ -34,7 +34,7 @@ var (
 	// hookHost matches hosts whose URLs are secrets: the path alone is enough to post.
 	hookHost = regexp.MustCompile(`(?i)^(?:hooks?\.[a-z0-9.-]+|discord(?:app)?\.com|[a-z0-9.-]+\.webhook\.office\.com|[a-z0-9.-]+\.logic\.azure\.com|api\.telegram\.org|events\.pagerduty\.com)(?::\d+)?$`)
 
-	// plainSegment matches a segment of a path that is no secret: words, versions, years, and the account of a queue of AWS.
+	// plainSegment matches a segment of a path without a secret: words, versions, years, or the account of an AWS queue.
 	plainSegment = regexp.MustCompile(`^(?:\d{12}|(?:(?:[a-z]+|[A-Z][a-z]+|[A-Z]{1,4})(?:[A-Z][a-z]{2,})*\d?|v\d{1,3}(?:(?:alpha|beta|rc)\d{0,2})?|\d{1,4})(?:[-_.:#]+(?:[A-Za-z]?[a-z]*|v?\d{1,4}))*)$`)
 	// longestWord is the longest word of a plain segment.
 	longestWord = regexp.MustCompile(`[A-Za-z]{25}`)

@@ -99,16 +99,17 @@ func TestLevelsOfTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const inner = `{{ define "t" }}{{ $.Event.Type }}{{ end }}{{ template "t" . }}`
 	for text, want := range map[string]string{
 		"orders.{{ .Event.Type }}":                        "orders.order.paid",
 		"{{ upper .Event.Type }}":                         "ORDER.PAID",
 		`{{ print "x." (lower .Event.Type) }}`:            "x.order.paid",
 		`{{ range .Payload }}{{ $.Event.Type }}{{ end }}`: "order.paid",
-		`{{ "a.b" }}`:                                                     "a.b",
-		"{{ .Event.AggregateType }}":                                      "",
-		"{{ print .Event.Type .Event.AggregateType }}":                    "",
-		"{{ with .Event.AggregateType }}{{ . }}{{ end }}":                 "",
-		`{{ define "t" }}{{ $.Event.Type }}{{ end }}{{ template "t" . }}`: "",
+		`{{ "a.b" }}`:                                     "a.b",
+		"{{ .Event.AggregateType }}":                      "",
+		"{{ print .Event.Type .Event.AggregateType }}":    "",
+		"{{ with .Event.AggregateType }}{{ . }}{{ end }}": "",
+		inner: "",
 	} {
 		for _, kind := range []tmpl.Kind{tmpl.NATSSubject, tmpl.AMQPName, tmpl.KafkaTopic, tmpl.EventSource} {
 			parsed, err := kind.Parse("subject", text)
