@@ -180,7 +180,7 @@ func TestOutboxesURLs(t *testing.T) {
 	execute(t, s.url, `ALTER TABLE public.tenants ADD COLUMN url text; INSERT INTO public.tenants VALUES ('wrong', NULL, 'postgres://u:mar@ker@h/db')`)
 	s.write(t, strings.Replace(s.config("ledger"), "SELECT name, schema FROM", "SELECT name, schema, url FROM", 1))
 	s.reloads <- struct{}{}
-	s.get(t, "/readyz?verbose", has("[!] outbox: wrong: "+s.path+": outbox wrong: url: not a connection string: it has more than one @: ", "[+] configuration: ok"))
+	s.get(t, "/readyz?verbose", has(`[!] outboxes: outboxes.query: outbox "wrong": its url: not a connection string: it has more than one @: `, "[+] configuration: ok"))
 	if all := s.stderr.text(); strings.Contains(all, "ker@h") || strings.Contains(all, `"two"`) {
 		t.Errorf("a part of the password is shown, or an outbox of a refused file was begun:\n%s", all)
 	}
