@@ -370,7 +370,7 @@ func TestConfigZeros(t *testing.T) {
 	if c.Canary != 5*time.Second || c.ShutdownTimeout != 20*time.Second || c.Retention.Keep != 7*24*time.Hour || c.Schema != "public" || c.Logger == nil {
 		t.Errorf("%+v", c)
 	}
-	if limits := c.limits(); limits.Claims != 4 || limits.Batch != 1000 || limits.Bytes != 8<<20 || limits.EventBytes != 64<<20 || limits.LockBudget != 100*time.Millisecond ||
+	if limits := c.limits(); limits.Claims != 4 || limits.Batch != 1000 || limits.Bytes != 8<<20 || limits.EventBytes != 8<<20 || limits.LockBudget != 100*time.Millisecond ||
 		limits.Lease != 30*time.Second || limits.PollInterval != time.Second {
 		t.Errorf("%+v", limits)
 	}

@@ -96,7 +96,7 @@ COMMENT ON FUNCTION outbox_notify_always() IS
 -- Nobody but the owner may lock outbox_mode in this mode, which conflicts with nothing but itself and
 -- maintenance of that table: any role could take an advisory lock, and keep all writers waiting.
 CREATE OR REPLACE FUNCTION outbox_serialize() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER AS $serialize$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $serialize$
 BEGIN
     EXECUTE pg_catalog.format('LOCK TABLE %I.outbox_mode IN SHARE UPDATE EXCLUSIVE MODE', TG_TABLE_SCHEMA);
     RETURN NULL;

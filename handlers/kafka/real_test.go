@@ -34,7 +34,7 @@ func admin(t *testing.T, brokers []string) *kadm.Client {
 // newTopic makes a topic that no other test has.
 func newTopic(t *testing.T, brokers []string, partitions int32, configs map[string]string) string {
 	t.Helper()
-	name := strings.NewReplacer("/", ".", "=", "-").Replace(t.Name()) + "." + time.Now().Format("150405.000000")
+	name := strings.NewReplacer("/", "-", "=", "-", ".", "-").Replace(t.Name() + "/" + time.Now().Format("150405.000000")) // no dots: templates print it
 	all := make(map[string]*string)
 	for k, v := range configs {
 		all[k] = &v
