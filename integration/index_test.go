@@ -8,6 +8,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -58,9 +59,19 @@ func TestBrokenIndex(t *testing.T) {
 						return len(all) == 1 && all[0].Code == "XX002" && all[0].Count > 1 && strings.Contains(all[0].Cure, "REINDEX")
 					})
 				}
-				e.exec(`REINDEX TABLE outbox_deliveries`)
+				if mode == outboxsql.ModeQueue {
+					e.until("the others are settled", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh' AND event_type = 'two')`)
+				}
+				testenv.Await(t, "the new indexes", func() bool { // a deadlock with the relay ends one of the two
+					_, err := e.pool.Exec(e.ctx, `REINDEX TABLE outbox_deliveries`)
+					if err != nil && testdb.SQLState(err) != "40P01" {
+						t.Fatal(err)
+					}
+					return err == nil
+				})
 				e.until("the row is delivered", `SELECT count(*) = 0 FROM outbox_deliveries WHERE event_id = 2`)
-				if n := one.times(2); n != 2 {
+				// Without its entry in the primary key no statement finds the row again, to record its delivery.
+				if n := one.times(2); n < 2 || n > 2 && index != "outbox_deliveries_pkey" {
 					t.Errorf("delivered %d times, want 2", n)
 				}
 				for id := range int64(events) {
