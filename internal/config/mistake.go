@@ -17,7 +17,7 @@ type Mistake struct {
 	Message string
 }
 
-// String returns "notifyd.yaml:14:7: what is wrong".
+// String returns the place and the message, such as "notifyd.yaml:14:7: unknown key".
 func (m Mistake) String() string {
 	if m.Line == 0 {
 		return m.File + ": " + m.Message

@@ -35,6 +35,7 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 		}
 		return nil, nil, fmt.Errorf("outboxes.query: %w", err)
 	}
+
 	hosts, err := hostsOf(c, path)
 	if err != nil {
 		return nil, nil, err
@@ -44,6 +45,7 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 		places[c.For(&all[i]).Place()] = all[i].Name
 		_ = ids.claim(c.For(&all[i]), all[i].Name) // checkURLs has reported it
 	}
+
 	var mistakes []error
 	for i := range found {
 		o := &found[i]
@@ -55,6 +57,7 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 		if err == nil { // its url may be parsed, which reads the files that it names
 			place = c.For(o).Place()
 		}
+
 		before, taken := places[place]
 		if err == nil && !taken {
 			err = ids.claim(c.For(o), o.Name)
