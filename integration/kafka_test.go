@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
@@ -235,12 +234,7 @@ func readTopic(t *testing.T, addr, topic string) (all []*kgo.Record) {
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n int64
-	ends.Each(func(o kadm.ListedOffset) { n += o.Offset })
+	n := testenv.KafkaEnd(t, []string{addr}, topic)
 	for int64(len(all)) < n {
 		fetches := cl.PollFetches(ctx)
 		if err := fetches.Err0(); err != nil {

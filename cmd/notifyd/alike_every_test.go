@@ -24,9 +24,7 @@ func unregistered(t *testing.T, name string) picky {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
-		t.Fatal(err)
-	}
+	testenv.KafkaTopic(t, brokers, name, 1, nil)
 	schemas, err := sr.NewClient(sr.URLs(registry))
 	if err != nil {
 		t.Fatal(err)
@@ -43,12 +41,8 @@ func unregistered(t *testing.T, name string) picky {
 		},
 		arrived: func() []int64 {
 			// The end of the topic is known before the records are read, so that the reading ends.
-			ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			end, _ := ends.Lookup(name, 0)
-			for int64(len(got)) < end.Offset {
+			end := testenv.KafkaEnd(t, brokers, name)
+			for int64(len(got)) < end {
 				fetches := client.PollFetches(t.Context())
 				if err := fetches.Err(); err != nil {
 					t.Fatal(err)

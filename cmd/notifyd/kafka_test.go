@@ -100,7 +100,7 @@ func TestKafkaForeignTopic(t *testing.T) {
 			"super.users":           "User:ANONYMOUS",
 		},
 	})
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.AlwaysRetryEOF())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,17 +245,13 @@ func TestExactlyOnceShowsItsError(t *testing.T) {
 // committed counts the records of a topic with one partition, without those of transactions that were given up.
 func committed(t *testing.T, broker, topic string) (n int) {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	end, _ := ends.Lookup(topic, 0)
-	for next := int64(0); next < end.Offset; {
+	end := testenv.KafkaEnd(t, []string{broker}, topic)
+	for next := int64(0); next < end; {
 		fetches := client.PollFetches(t.Context())
 		if err := fetches.Err(); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -193,13 +192,7 @@ func eachRecord(tb testing.TB, brokers []string, topic string, do func(*kgo.Reco
 		tb.Fatal(err)
 	}
 	defer cl.Close()
-	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, topic)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var left int64
-	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
-	for left > 0 {
+	for left := testenv.KafkaEnd(tb, brokers, topic); left > 0; {
 		fetches := cl.PollFetches(ctx)
 		if err := fetches.Err0(); err != nil {
 			tb.Fatal(err)

@@ -294,12 +294,7 @@ func endMidStream(t *testing.T, s *kafkaserver.Server, end func(context.Context)
 	}
 	settle(t, h, events(sent + 1)[0], "unavailable")
 	// With the duplicates: reading may end once so many are there.
-	ends, err := admin(t, brokers).ListEndOffsets(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := 0
-	ends.Each(func(o kadm.ListedOffset) { all += int(o.Offset) })
+	all := int(testenv.KafkaEnd(t, brokers, topic))
 	t.Logf("%d duplicates among %d", wantOrder(t, written(t, brokers, topic, all), sent+1), sent+1)
 }
 

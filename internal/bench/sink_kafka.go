@@ -86,7 +86,7 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 	for i := range n {
 		s.topics = append(s.topics, prefix+strconv.Itoa(i))
 	}
-	if s.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.KeepControlRecords()); err != nil {
+	if s.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF(), kgo.KeepControlRecords()); err != nil {
 		return err
 	}
 	const asBrokersHaveIt = -1

@@ -83,7 +83,7 @@ const idlePoll = 10 * time.Millisecond
 
 // consume returns a client that reads the topics from their beginning.
 func (t *trial) consume() (*kgo.Client, error) {
-	return kgo.NewClient(kgo.SeedBrokers(t.brokers...), kgo.ConsumeTopics(t.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	return kgo.NewClient(kgo.SeedBrokers(t.brokers...), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(t.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 }
 
 // readBack reads the topics to their end, and compares them with the committed events.

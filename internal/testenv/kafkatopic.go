@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -36,3 +37,39 @@ func KafkaTopic(tb testing.TB, brokers []string, name string, partitions int32, 
 		}
 	}
 }
+
+// KafkaEnd returns how many offsets the partitions of a topic have, and 0 for a topic that does not exist. A server that
+// has just started has no leaders for a moment, which is waited out.
+func KafkaEnd(tb testing.TB, brokers []string, topic string) (end int64) {
+	tb.Helper()
+	client, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer client.Close()
+
+	ctx, cancel := context.WithTimeout(tb.Context(), leadersWithin)
+	defer cancel()
+	for {
+		ends, err := client.ListEndOffsets(ctx, topic)
+		if err == nil {
+			err = ends.Error()
+		}
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return 0
+		}
+		if err == nil {
+			ends.Each(func(o kadm.ListedOffset) { end += o.Offset })
+			return end
+		}
+
+		select {
+		case <-ctx.Done():
+			tb.Fatalf("the end of the topic %s: %v", topic, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// leadersWithin bounds how long KafkaEnd waits for leaders.
+const leadersWithin = 2 * time.Minute

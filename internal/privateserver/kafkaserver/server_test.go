@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -48,9 +47,7 @@ func TestLives(t *testing.T) {
 	s := testenv.OwnKafka(t, kafkaserver.Config{Properties: map[string]string{"message.max.bytes": "5000"}})
 	// A broker that is busy with its start closes a connection now and then.
 	cl := client(t, s.Addr(), kgo.AlwaysRetryEOF())
-	if _, err := kadm.NewClient(cl).CreateTopics(t.Context(), 1, 1, nil, "t"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.KafkaTopic(t, []string{s.Addr()}, "t", 1, nil)
 	produce(t, cl, "a")
 
 	addr, pid := s.Addr(), s.PID()
@@ -91,9 +88,8 @@ func TestLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	produce(t, cl, "d")
-	ends, err := kadm.NewClient(cl).ListEndOffsets(t.Context(), "t")
-	if o, ok := ends.Lookup("t", 0); err != nil || !ok || o.Offset != 4 {
-		t.Errorf("the topic ends at %v, %v; want 4", o, err)
+	if end := testenv.KafkaEnd(t, []string{s.Addr()}, "t"); end != 4 {
+		t.Errorf("the topic ends at %d, want 4", end)
 	}
 	if err := cl.ProduceSync(t.Context(), kgo.KeyStringRecord("", strings.Repeat("x", 6000))).FirstErr(); err == nil {
 		t.Error("message.max.bytes is not in force")
