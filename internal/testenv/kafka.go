@@ -55,7 +55,8 @@ func (k *sharedKafka) get(ctx context.Context) ([]string, error) {
 		k.brokers = strings.Split(list, ",")
 		return k.brokers, nil
 	}
-	server, err := kafkaserver.Start(ctx, kafkaserver.Config{})
+	// Nobody kills this one, so nothing has to be forgotten soon.
+	server, err := kafkaserver.Start(ctx, kafkaserver.Config{Properties: map[string]string{"broker.session.timeout.ms": "60000"}})
 	if err != nil {
 		k.err = err
 		return nil, err

@@ -76,8 +76,11 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 		"share.coordinator.state.topic.min.isr":            "1",
 		"group.initial.rebalance.delay.ms":                 "0",
 		// A killed broker can register again when the controller has forgotten it. The
-		// default of nine seconds is for brokers on other machines.
-		"broker.session.timeout.ms": "3000",
+		// default of nine seconds is for brokers on other machines. Heartbeats are as
+		// frequent as the shorter time needs: a broker on a busy machine that is late
+		// with one of them has no leaders for a moment.
+		"broker.session.timeout.ms":    "3000",
+		"broker.heartbeat.interval.ms": "300",
 	}
 	k.cfg.Secure.addTo(all)
 	maps.Copy(all, k.cfg.Properties)
