@@ -22,20 +22,14 @@ type Adoption struct {
 	To   outboxsql.Place `json:"to"`
 	// Mode is the mode of the table.
 	Mode outboxsql.Mode `json:"mode"`
-	// Events are events that no destination has tried yet, in a stream those above the lowest position; Deliveries are stored
-	// ones that are not dead, and DeadLetters those that are. None is counted beyond [MostCounted]: one more means more.
-	Events      int64 `json:"events"`
-	Deliveries  int64 `json:"deliveries"`
-	DeadLetters int64 `json:"dead_letters"`
+	outboxsql.Waiting
+
 	// Discarded is whether the events and deliveries were discarded.
 	Discarded bool `json:"discarded"`
 }
 
 // Copy reports whether the outbox was a copy.
 func (a *Adoption) Copy() bool { return a.From != a.To }
-
-// MostCounted bounds what Adopt counts of each kind.
-const MostCounted = 10_000
 
 // discardBatch keeps a transaction, and with it the locks, to some ten milliseconds.
 const discardBatch = 1000
@@ -91,13 +85,8 @@ func (s adopter) adoptable(ctx context.Context) (a Adoption, err error) {
 		if a.Mode, err = s.mode(ctx, tx); err != nil {
 			return err
 		}
-		waiting := `state = 'fresh'`
-		if a.Mode == outboxsql.ModeStream {
-			waiting = `id > (SELECT coalesce(min(head), (SELECT origin_head FROM {mode})) FROM {positions} WHERE destination <> '')`
-		}
-		return tx.QueryRow(ctx, s.sql(`SELECT (SELECT count(*) FROM (SELECT FROM {events} WHERE `+waiting+` ORDER BY id LIMIT $1) AS e),
-			(SELECT count(*) FROM (SELECT FROM {deliveries} WHERE state <> 'dead' LIMIT $1) AS d),
-			(SELECT count(*) FROM (SELECT FROM {deliveries} WHERE state = 'dead' LIMIT $1) AS d)`), MostCounted+1).Scan(&a.Events, &a.Deliveries, &a.DeadLetters)
+		a.Waiting, err = outboxsql.CountWaiting(ctx, tx, s.cfg.Schema, a.Mode)
+		return err
 	})
 	return a, err
 }

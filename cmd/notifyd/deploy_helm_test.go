@@ -252,11 +252,42 @@ func TestDeployChartValues(t *testing.T) {
 		"database.existingSecret=": "/database/existingSecret", "replicas=3": "replicas", "migrate.notify=loud": "/migrate/notify", "image.digest=latest": "/image/digest",
 		"image.repository=": "image.repository is empty: build the image with deploy/Dockerfile", "image.repository=null": "image.repository is empty",
 		"networkPolicy.enabled=true,serviceMonitor.enabled=true": "networkPolicy.from is empty although serviceMonitor.enabled is set", "networkPolicy.from[0].pods=x": "/networkPolicy/from",
+		"migrate.mode=queue,migrate.partitions=daily": "leave migrate.mode empty", "migrate.mode=log": "/migrate/mode", "migrate.grantTo.owner=x": "/migrate/grantTo",
+		"config.destinations.audit.type=logg": "/config/destinations/audit", "config.relay.lock_budgett=1s": "/config/relay", "config.destinations.audit.max_attempts=x": "/config/destinations/audit",
 		"networkPolicy.database.port=0": "/networkPolicy/database/port", "prometheusRule.runbookBase=git.example.com": "/prometheusRule/runbookBase",
 	} {
 		if _, err := helm(t, "template", "shop", chart, "--set", required, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want a complaint about %s", set, err, want)
 		}
+	}
+}
+
+// TestDeployChartStream: the job of the chart makes a partitioned stream whose two roles can work.
+func TestDeployChartStream(t *testing.T) {
+	t.Parallel()
+	owner := testenv.Database(t)
+	writer, asWriter := login(t, owner, "writer")
+	relay, asRelay := login(t, owner, "relay")
+	values := fmt.Sprintf("{migrate: {mode: stream, partitions: daily, serializeWriters: \"on\", grantTo: {writer: %q, relay: %q}}}", writer, relay)
+	text, err := helm(t, "template", "shop", chart, "--set", required, "--show-only", "templates/migrate.yaml", "--values", file(t, values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var job object
+	if err := yaml.Unmarshal([]byte(text), &job); err != nil {
+		t.Fatal(err)
+	}
+	args := job.Spec.Template.Spec.Containers[0].Args
+	for range 2 { // each upgrade runs it again
+		got := commandIn(t, vars{"DATABASE_URL": owner}, args...)
+		if got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream, partitions daily, writers serialized\n") {
+			t.Fatalf("%q: %+v", args, got)
+		}
+	}
+	execute(t, asWriter, "INSERT INTO outbox_events (event_type, payload) VALUES ('order.placed', '{}')")
+	config := file(t, fmt.Sprintf("version: 1\ndatabase: {url: %q}\nretention: {partitions: daily}\ndestinations: {audit: {type: log}}\nroutes: [{match: \"*\", to: audit}]\n", asRelay))
+	if got := invoke(t, "run", "--until-idle", "-c", config); got.code != 0 || !strings.Contains(got.stdout+got.stderr, "order.placed") {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -134,7 +134,7 @@ func TestPrintGrants(t *testing.T) {
 		"--writer w":                                         "--writer goes with --print-grants",
 		"--print-grants --relay public":                      "--relay: public means every role, even in quotes: create a separate role",
 		"--print-grants --writer=":                           "--writer: the name of a role is missing",
-		"--print-grants --notify off":                        "--notify changes the trigger, --print-grants changes nothing: run them one after the other",
+		"--print-grants --notify off":                        "--notify changes the outbox, --print-grants changes nothing: run them one after the other",
 		"--print-grants --schema " + strings.Repeat("s", 64): "--schema: schema name",
 	} {
 		got := invoke(t, append([]string{"migrate"}, strings.Fields(args)...)...)

@@ -108,7 +108,7 @@ func TestMigrateMistakes(t *testing.T) {
 		{"migrate print --notify loud", "notifyd: --notify: unknown notify mode \"loud\": use auto, always or off\nsee notifyd migrate print --help\n"},
 		{"migrate --mode log", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd migrate --help\n"},
 		{"migrate --mode=", "notifyd: --mode: unknown mode \"\": use queue or stream\nsee notifyd migrate --help\n"},
-		{"migrate --print-grants --mode stream", "notifyd: --mode changes the table, --print-grants changes nothing: run them one after the other\nsee notifyd migrate --help\n"},
+		{"migrate --print-grants --mode stream", "notifyd: --mode changes the outbox, --print-grants changes nothing: run them one after the other\nsee notifyd migrate --help\n"},
 		{"migrate --schema " + long, "notifyd: --schema: schema name \"" + long + "\" has 64 bytes, at most 49 fit into a notification channel\nsee notifyd migrate --help\n"},
 		{"migrate stauts", "notifyd: unknown command \"stauts\" for notifyd migrate (did you mean status?)\nsee notifyd migrate --help\n"},
 	} {

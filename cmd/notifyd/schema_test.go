@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -49,6 +52,62 @@ func TestCommittedReferenceIsCurrent(t *testing.T) {
 			t.Fatalf("docs/configuration.md is not what the tags of the settings say: run go generate ./cmd/notifyd: line %d is\n%s\nwant\n%s", i+1, was[i], is[i])
 		}
 	}
+}
+
+// update makes TestChartChecksConfig write the schema of the chart.
+var update = flag.Bool("update", false, "write the schema of the configuration into the schema of the chart") //nolint:gochecknoglobals // a flag
+
+// TestChartChecksConfig: the chart checks config as notifyd does. The schema of its values has the whole schema of the
+// configuration on one line, without what is for readers; -update writes that line.
+func TestChartChecksConfig(t *testing.T) {
+	t.Parallel()
+	var schema map[string]any
+	if err := json.Unmarshal([]byte(testenv.ReadFile(t, schemaFile)), &schema); err != nil {
+		t.Fatal(err)
+	}
+	delete(schema, "$schema")
+	compact, err := json.Marshal(withoutNotes(schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const path = deployDir + "/helm/notifyd/values.schema.json"
+	line := regexp.MustCompile(`(?m)^    "config": .*$`)
+	values := testenv.ReadFile(t, path)
+	want := line.ReplaceAllLiteralString(values, `    "config": `+string(compact)+",")
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if values != want {
+		t.Errorf("%s checks another configuration: run go test ./cmd/notifyd -run TestChartChecksConfig -update", path)
+	}
+}
+
+// withoutNotes removes from a schema what checks nothing.
+func withoutNotes(schema any) any {
+	switch s := schema.(type) {
+	case []any:
+		for i, part := range s {
+			s[i] = withoutNotes(part)
+		}
+	case map[string]any:
+		for _, note := range []string{"description", "default", "title", "examples"} {
+			delete(s, note)
+		}
+		for key, part := range s {
+			if properties, ok := part.(map[string]any); ok && key == "properties" {
+				for name, one := range properties {
+					properties[name] = withoutNotes(one)
+				}
+				continue
+			}
+			s[key] = withoutNotes(part)
+		}
+	}
+	return schema
 }
 
 // TestExamples holds every configuration that we publish to the schema and to

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -88,16 +87,7 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, s *ops.Client) error {
 
 // described returns the places, and what waits.
 func described(a *ops.Adoption) string {
-	return fmt.Sprintf("home: %v\nhere: %v\nwaiting: %s events and %s stored deliveries\ndead letters: %s, which stay",
-		a.From, a.To, bounded(a.Events), bounded(a.Deliveries), bounded(a.DeadLetters))
-}
-
-// bounded returns a count that ends at [ops.MostCounted].
-func bounded(n int64) string {
-	if n > ops.MostCounted {
-		return fmt.Sprintf("more than %d", ops.MostCounted)
-	}
-	return strconv.FormatInt(n, 10)
+	return fmt.Sprintf("home: %v\nhere: %v\n%v, which stay", a.From, a.To, a.Waiting)
 }
 
 // deed describes the action to a person.

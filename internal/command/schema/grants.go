@@ -34,14 +34,10 @@ func registerGrants(a *command.App, cmd *cobra.Command, otherwise func(*cobra.Co
 
 func printGrants(a *command.App, cmd *cobra.Command, roles outboxsql.Roles) error {
 	flags := cmd.Flags()
-	if flags.Changed("partitions") {
-		return command.UsageErrorf("--partitions changes the table, --print-grants changes nothing: run them one after the other")
-	}
-	if flags.Changed("mode") {
-		return command.UsageErrorf("--mode changes the table, --print-grants changes nothing: run them one after the other")
-	}
-	if flags.Changed("notify") {
-		return command.UsageErrorf("--notify changes the trigger, --print-grants changes nothing: run them one after the other")
+	for _, name := range []string{"partitions", "mode", "notify", "serialize-writers", "grant-writer", "grant-relay"} {
+		if flags.Changed(name) {
+			return command.UsageErrorf("--%s changes the outbox, --print-grants changes nothing: run them one after the other", name)
+		}
 	}
 	for _, name := range []string{"writer", "relay"} {
 		if flags.Changed(name) && flags.Lookup(name).Value.String() == "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/command"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -38,17 +39,21 @@ lacks, unless there is --yes.
 With --partitions daily it then makes outbox_events a table with a partition for
 each day, which retention drops as a whole. The table may be in use, and of any
 size: it becomes the first partition as it is. There is no command for the way
-back. Relays need "partitions: daily" below "retention" to continue.
+back, so it asks first if there are events, unless there is --yes. Relays need "partitions: daily" below "retention" to continue.
 
 With --serialize-writers on it serializes writers: a transaction that
 inserts an event waits until those that have inserted before it have ended, and
 only then draws ids, which are in the order of commits therefore. Relays and the
 mode of the table have no part in that, and off takes it away again.
 
-With --print-grants it changes nothing and prints the SQL that gives two roles
-the privileges that they need and no more: writers may insert events, and the
-relay may deliver them. The owner of the tables runs it, after each migration.`,
-		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+With --grant-writer and --grant-relay it gives two roles the privileges that they need
+and no more: writers may insert events, and the relay may deliver them. The roles must
+exist. With --print-grants it changes nothing and prints the SQL that does so, for the
+owner of the tables to run after each migration.
+
+With --dry-run it shows what it would do, what it would lock, what waits in the outbox,
+and who is in the way, and changes nothing.`,
+		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate --mode stream --dry-run\n  notifyd migrate --grant-writer app --grant-relay notifyd\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
@@ -65,6 +70,8 @@ type upFlags struct {
 	mode       string
 	serialize  cli.OneOf
 	timeout    command.Duration
+	grants     outboxsql.Roles
+	dryRun     bool
 	yes        bool
 	form       *cli.OneOf
 }
@@ -88,8 +95,15 @@ func newMigrateUpCmd(a *command.App) *cobra.Command {
 					return command.UsageErrorf("--mode: %w", err)
 				}
 			}
+			if _, err := outboxsql.Grants(outboxsql.DefaultSchema, f.grants); err != nil {
+				return command.UsageErrorf("--grant-%w", err) // it begins with writer or relay
+			}
+
 			progress := command.StartProgress(cmd, command.Connecting)
 			defer progress.Stop()
+			if f.dryRun {
+				return f.showEach(cmd, a, progress)
+			}
 			return each(cmd, a, &f.DatabaseFlags, f.form, func(db command.DatabaseFlags) (*State, error) {
 				one := f
 				one.DatabaseFlags = db
@@ -102,7 +116,10 @@ func newMigrateUpCmd(a *command.App) *cobra.Command {
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	command.AddMode(cmd, &f.mode, "")
 	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers are serialized, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
+	cmd.Flags().StringVar(&f.grants.Writer, "grant-writer", "", "`role` that gets the privileges to insert events")
+	cmd.Flags().StringVar(&f.grants.Relay, "grant-relay", "", "`role` that gets the privileges of a relay")
 	command.AddTimeout(cmd, &f.timeout, outboxsql.DefaultLockPatience)
+	command.AddDryRun(cmd, &f.dryRun)
 	command.AddYes(cmd, &f.yes)
 	f.form = command.AddFormat(cmd)
 	return cmd
@@ -124,9 +141,12 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 	if err != nil {
 		return nil, err
 	}
+	defer store.Close(ctx, conn)
+	if err := f.agree(cmd, conn, progress); err != nil {
+		return nil, err
+	}
 
 	progress.Say("migrating schema %s", f.Schema)
-	defer store.Close(ctx, conn)
 	if conn.PgConn().ParameterStatus("server_encoding") == "SQL_ASCII" {
 		_, _ = fmt.Fprintln(errOut, "warning: "+outboxsql.NoEncoding)
 	}
@@ -171,7 +191,54 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 		}
 	}
 
+	if err := f.grant(ctx, conn, say); err != nil {
+		return nil, err
+	}
 	return readState(ctx, conn, f.Schema, applied)
+}
+
+// agree asks before a step that has no way back.
+func (f *upFlags) agree(cmd *cobra.Command, conn *pgx.Conn, progress *command.Progress) error {
+	if f.partitions == "" || f.yes {
+		return nil
+	}
+	p, err := outboxsql.PreviewOf(cmd.Context(), conn, f.Schema, f.preview())
+	if err != nil {
+		return err
+	}
+	for _, step := range p.Steps {
+		if !step.Final {
+			continue
+		}
+		if err := command.Agree(cmd, progress, false, step.Does); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grant gives the roles of the flags their privileges.
+func (f *upFlags) grant(ctx context.Context, conn *pgx.Conn, say func(string)) error {
+	if f.grants == (outboxsql.Roles{}) {
+		return nil
+	}
+	script, err := outboxsql.Grants(f.Schema, f.grants)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, script, pgx.QueryExecModeSimpleProtocol); err != nil {
+		const undefinedObject = "42704"
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == undefinedObject {
+			return fmt.Errorf("grant privileges: %w: create the role first, with CREATE ROLE", err)
+		}
+		return fmt.Errorf("grant privileges: %w", err)
+	}
+	for _, role := range []struct{ name, may string }{{f.grants.Writer, "insert events"}, {f.grants.Relay, "deliver events"}} {
+		if role.name != "" {
+			say(fmt.Sprintf("role %s may %s", pgx.Identifier{role.name}.Sanitize(), role.may))
+		}
+	}
+	return nil
 }
 
 // setMode changes the mode, and asks before events are given up.
@@ -244,6 +311,9 @@ type State struct {
 	problem error
 }
 
+// trouble is why this notifyd would not run with the schema.
+func (s *State) trouble() error { return s.problem }
+
 // version is a version of the tables. AppliedAt is nil while it is not applied.
 type version struct {
 	Number    int        `json:"number"`
@@ -285,8 +355,9 @@ func readState(ctx context.Context, conn *pgx.Conn, schema string, applied []out
 	return s, nil
 }
 
-// each runs a command for the outbox of the flags, or for each of many, and prints the results.
-func each(cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *cli.OneOf, do func(command.DatabaseFlags) (*State, error), text func(io.Writer, *State) error) error {
+// each runs a command for the outbox of the flags, or for each of many, and prints the results. With JSON it fails after a
+// result that has a problem.
+func each[T interface{ trouble() error }](cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *cli.OneOf, do func(command.DatabaseFlags) (T, error), text func(io.Writer, T) error) error {
 	out := cmd.OutOrStdout()
 	if form.Value != "json" {
 		return db.Each(cmd, a, func(one command.DatabaseFlags) error {
@@ -297,6 +368,7 @@ func each(cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *c
 			return text(out, s)
 		})
 	}
+
 	names, err := db.Several(cmd.Context(), a)
 	if err != nil {
 		return err
@@ -305,18 +377,22 @@ func each(cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *c
 		problems := make([]error, 1, len(names)+1)
 		problems[0] = command.JSONSections(out, names, func(name string) (any, error) {
 			s, err := do(db.Of(name))
-			if err == nil && s.problem != nil {
-				problems = append(problems, fmt.Errorf("outbox %s: %w", name, s.problem))
+			if err != nil {
+				return nil, err
 			}
-			return s, err
+			if trouble := s.trouble(); trouble != nil {
+				problems = append(problems, fmt.Errorf("outbox %s: %w", name, trouble))
+			}
+			return s, nil
 		})
 		return errors.Join(problems...)
 	}
+
 	s, err := do(*db)
 	if err != nil {
 		return err
 	}
-	return errors.Join(command.WriteJSON(out, s), s.problem)
+	return errors.Join(command.WriteJSON(out, s), s.trouble())
 }
 
 func printMigrated(out io.Writer, s *State) error {

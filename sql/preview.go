@@ -1,0 +1,244 @@
+package outboxsql
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PreviewOptions are the changes that [PreviewOf] describes; the zero value is a migration to the newest version.
+type PreviewOptions struct {
+	// Notify and Mode are those of [MigrateOptions]; an empty Mode keeps the mode.
+	Notify NotifyMode
+	Mode   Mode
+	// Partition is whether [Partition] follows.
+	Partition bool
+	// Serialize is the setting of [SerializeWriters]; nil keeps it.
+	Serialize *bool
+}
+
+// Preview is what a migration would do, and what it would meet.
+type Preview struct {
+	Schema string `json:"schema"`
+	// Steps are what would be done, in their order. There is always one: functions and triggers are renewed each time.
+	Steps []PreviewStep `json:"steps"`
+	// Waiting is what waits in the outbox; all zero without tables.
+	Waiting Waiting `json:"waiting"`
+	// InUse names the sessions, and the number of prepared transactions, whose locks on the tables a step would wait
+	// for. It is empty without such.
+	InUse string `json:"in_use"`
+}
+
+// PreviewStep is one step of a migration.
+type PreviewStep struct {
+	// Does says what the step does, and Locks what it locks, for how long.
+	Does  string `json:"does"`
+	Locks string `json:"locks"`
+	// Final reports that there is no way back.
+	Final bool `json:"final"`
+	// Refused is why the step would be refused now, with the cure; empty if nothing is known.
+	Refused string `json:"refused"`
+}
+
+// locks of steps, as people read them
+const (
+	locksNothing = "nothing that is in use"
+	locksTrigger = "outbox_events against writers, for milliseconds; each try holds them up for 200ms at most"
+	locksAll     = "outbox_events against everybody, for milliseconds; each try holds them up for 200ms at most"
+	locksRelays  = "keeps relays away until the table has its new mode; " + locksAll
+)
+
+// PreviewOf returns what a migration would do. It changes nothing. With tables of an old version it describes the new
+// versions, and what follows them only as far as it can be known.
+func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOptions) (p Preview, err error) {
+	if err := ValidateSchema(schema); err != nil {
+		return p, err
+	}
+	p.Schema = schema
+	state, err := ReadState(ctx, conn, schema)
+	if err != nil {
+		return p, err
+	}
+	if state.Current > state.Latest {
+		return p, tooNew(schema, state)
+	}
+	p.Steps = versionSteps(state, o)
+	if state.Current == 0 {
+		return p, nil
+	}
+
+	c := &change{conn: conn, schema: schema}
+	if state.Current == state.Latest {
+		if p.Waiting, err = CountWaiting(ctx, conn, schema, state.Mode); err != nil {
+			return p, err
+		}
+	}
+	if o.Partition {
+		if err := p.addPartition(ctx, c); err != nil {
+			return p, err
+		}
+	}
+	if o.Mode != "" && (o.Mode != state.Mode || state.Becoming != "") {
+		p.addMode(ctx, c, o.Mode, state)
+	}
+	if o.Serialize != nil && *o.Serialize != state.Serialized {
+		does := "serialize writers: each transaction that inserts waits for the earlier ones to end"
+		if !*o.Serialize {
+			does = "no longer serialize writers"
+		}
+		p.Steps = append(p.Steps, PreviewStep{Does: does, Locks: locksTrigger})
+	}
+	p.InUse, err = c.inUse(ctx)
+	return p, err
+}
+
+// versionSteps returns the steps of [MigrateWith].
+func versionSteps(state State, o PreviewOptions) (steps []PreviewStep) {
+	if state.Current == 0 {
+		step := PreviewStep{Does: fmt.Sprintf("create the tables at version %d, as a %s", state.Latest, cmp.Or(o.Mode, ModeQueue)), Locks: locksNothing}
+		steps = append(steps, step)
+		if o.Partition {
+			steps = append(steps, PreviewStep{Does: "partition the new table by day", Locks: locksNothing})
+		}
+		return steps
+	}
+	for _, v := range state.Versions[state.Current:] {
+		steps = append(steps, PreviewStep{Does: fmt.Sprintf("apply version %d: %s", v.Number, v.Name), Locks: locksAll})
+	}
+	steps = append(steps, PreviewStep{Does: "renew functions and triggers", Locks: locksTrigger})
+	if o.Notify != NotifyKeep && o.Notify != state.Notify {
+		steps = append(steps, PreviewStep{Does: fmt.Sprintf("change notify from %s to %s", state.Notify, o.Notify), Locks: locksTrigger})
+	}
+	return steps
+}
+
+// join appends a text to others, of which some are empty.
+func join(all, text string) string {
+	if all == "" {
+		return text
+	}
+	return all + "; " + text
+}
+
+// addPartition adds the step of [Partition].
+func (p *Preview) addPartition(ctx context.Context, c *change) error {
+	done, err := Partitioned(ctx, c.conn, c.schema)
+	if err != nil || done {
+		return err
+	}
+	var events int64
+	err = c.conn.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM `+c.table("outbox_events")+` LIMIT $1) AS e`, MostCounted+1).Scan(&events)
+	if err != nil {
+		return fmt.Errorf("count events: %w", err)
+	}
+	step := PreviewStep{Does: "partition outbox_events by day: it is empty", Locks: locksAll}
+	if events > 0 {
+		step.Does = fmt.Sprintf("partition outbox_events by day: its %s events become the first partition; there is no way back but to copy them", counted(events))
+		step.Final = true
+	}
+	err = (&partitioning{change: *c}).obstacles(ctx)
+	switch {
+	case errors.Is(err, ErrObstacle):
+		step.Refused = err.Error()
+	case err != nil:
+		return err
+	}
+	p.Steps = append(p.Steps, step)
+	return nil
+}
+
+// addMode adds the step of [SetMode].
+func (p *Preview) addMode(ctx context.Context, c *change, to Mode, state State) {
+	step := PreviewStep{Does: fmt.Sprintf("make outbox_events a %s", to), Locks: locksRelays}
+	if state.Becoming != "" {
+		step.Does = fmt.Sprintf("finish making outbox_events a %s", to)
+	}
+	if state.Becoming != "" && state.Becoming != to {
+		step.Refused = fmt.Sprintf("its change to a %s was interrupted: finish that first", state.Becoming)
+	}
+	if to == ModeStream {
+		if err := CheckStream(ctx, c.conn, c.schema); err != nil {
+			step.Refused = join(step.Refused, err.Error())
+		}
+	}
+	if err := c.relaysAtWork(ctx); err != nil {
+		step.Refused = join(step.Refused, err.Error())
+	}
+	p.Steps = append(p.Steps, step)
+}
+
+// relaysAtWork returns an error that wraps [ErrRelays] and names the relays that a change of the mode would find.
+func (c *change) relaysAtWork(ctx context.Context) error {
+	var at bool
+	err := c.conn.QueryRow(ctx, `SELECT EXISTS (`+guardUsers(c.schema)+` AND granted)`).Scan(&at)
+	if err != nil {
+		return fmt.Errorf("look for relays: %w", err)
+	}
+	if !at {
+		return nil
+	}
+	return fmt.Errorf("%w (%s): stop them", ErrRelays, c.sessions(ctx, guardUsers(c.schema)+` AND granted`))
+}
+
+// inUse names those whose locks on the tables the change would wait for.
+func (c *change) inUse(ctx context.Context) (string, error) {
+	var sessions, prepared int
+	err := c.conn.QueryRow(ctx, `SELECT count(DISTINCT pid) FILTER (WHERE pid <> pg_backend_pid()), count(DISTINCT virtualtransaction) FILTER (WHERE pid IS NULL) FROM pg_locks
+		WHERE locktype = 'relation' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation IN (
+			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`, c.schema).Scan(&sessions, &prepared)
+	if err != nil {
+		return "", fmt.Errorf("find who uses the tables: %w", err)
+	}
+	who := ""
+	if sessions > 0 {
+		who = c.holders(ctx, false)
+	}
+	if prepared > 0 {
+		who = join(who, fmt.Sprintf("%d prepared transactions, see pg_prepared_xacts", prepared))
+	}
+	return who, nil
+}
+
+// MostCounted bounds what [CountWaiting] counts of each kind.
+const MostCounted = 10_000
+
+// counted returns a count that ends at [MostCounted].
+func counted(n int64) string {
+	if n > MostCounted {
+		return fmt.Sprintf("more than %d", MostCounted)
+	}
+	return fmt.Sprint(n)
+}
+
+// Waiting is what waits in an outbox. None is counted beyond [MostCounted]: one more means more.
+type Waiting struct {
+	// Events are events that no destination has tried yet, in a stream those above the lowest position; Deliveries are
+	// stored ones that are not dead, and DeadLetters those that are.
+	Events      int64 `json:"events"`
+	Deliveries  int64 `json:"deliveries"`
+	DeadLetters int64 `json:"dead_letters"`
+}
+
+// String returns the counts as text for people.
+func (w Waiting) String() string {
+	return fmt.Sprintf("waiting: %s events and %s stored deliveries; dead letters: %s", counted(w.Events), counted(w.Deliveries), counted(w.DeadLetters))
+}
+
+// CountWaiting counts what waits in an outbox of a mode.
+func CountWaiting(ctx context.Context, db Querier, schema string, mode Mode) (w Waiting, err error) {
+	table := func(name string) string { return pgx.Identifier{schema, name}.Sanitize() }
+	fresh := `state = 'fresh'`
+	if mode == ModeStream {
+		fresh = `id > (SELECT coalesce(min(head), (SELECT origin_head FROM ` + table("outbox_mode") + `)) FROM ` + table("outbox_positions") + ` WHERE destination <> '')`
+	}
+	err = db.QueryRow(ctx, `SELECT (SELECT count(*) FROM (SELECT FROM `+table("outbox_events")+` WHERE `+fresh+` ORDER BY id LIMIT $1) AS e),
+		(SELECT count(*) FROM (SELECT FROM `+table("outbox_deliveries")+` WHERE state <> 'dead' LIMIT $1) AS d),
+		(SELECT count(*) FROM (SELECT FROM `+table("outbox_deliveries")+` WHERE state = 'dead' LIMIT $1) AS d)`, MostCounted+1).Scan(&w.Events, &w.Deliveries, &w.DeadLetters)
+	if err != nil {
+		return w, fmt.Errorf("count what waits: %w", err)
+	}
+	return w, nil
+}
