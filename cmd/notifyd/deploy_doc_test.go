@@ -26,7 +26,7 @@ func TestDeployRoles(t *testing.T) {
 	db := query[string](t, admin, "SELECT current_database()")
 	suffix := db[len(db)-10:]
 	owner, app, relay := "o_"+suffix, "w_"+suffix, "r_"+suffix
-	unique := strings.NewReplacer("shop_owner", owner, "shop_app", app, "ROLE notifyd", "ROLE "+relay, "--relay notifyd", "--relay "+relay)
+	unique := strings.NewReplacer("shop_owner", owner, "shop_app", app, "ROLE notifyd", "ROLE "+relay, "relay notifyd", "relay "+relay)
 	roles := unique.Replace(regexp.MustCompile("(?s)## Roles.*?```sql\n(.*?)```").FindStringSubmatch(page)[1])
 	execute(t, admin, strings.ReplaceAll(roles, " LOGIN;", " LOGIN PASSWORD 'secret';"))
 	t.Cleanup(func() { dropRoles(t, admin, []string{owner, app, relay}) })
@@ -38,7 +38,7 @@ func TestDeployRoles(t *testing.T) {
 		u.User = url.UserPassword(role, "secret")
 		return u.String()
 	}
-	s := newStage(t, admin, "shop_app", app, "--relay notifyd", "--relay "+relay, "-u notifyd ", "")
+	s := newStage(t, admin, "shop_app", app, "relay notifyd", "relay "+relay, "-u notifyd ", "")
 	s.run("export OWNER_URL='" + as(owner) + "' RELAY_URL='" + as(relay) + "'")
 	s.follow("docs/deploy.md", s.deployed())
 	config := "version: 1\ndatabase: {url: '" + as(relay) + "', schema: events}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"

@@ -118,6 +118,37 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 }
 
+// TestGrantFlags: --grant-writer and --grant-relay give what --print-grants prints, also to a role that comes later.
+func TestGrantFlags(t *testing.T) {
+	t.Parallel()
+	printed, granted := database(t), testenv.Database(t)
+	writer, _ := login(t, printed, "writer")
+	relay, _ := login(t, printed, "relay")
+	execute(t, printed, invoke(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay).stdout)
+	if got := invoke(t, "migrate", "--grant-writer", writer, "--grant-relay", relay, "--database-url", granted); got.code != 0 || !strings.Contains(got.stdout, " may deliver events\n") {
+		t.Fatalf("%+v", got)
+	}
+	const rights = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
+		SELECT relname || relacl::text AS line FROM pg_class WHERE relname LIKE 'outbox%'
+		UNION ALL SELECT attname || attacl::text FROM pg_attribute WHERE attrelid = 'outbox_events'::regclass
+		UNION ALL SELECT proname || proacl::text FROM pg_proc WHERE proname LIKE 'outbox%') AS all_rights`
+	if want, got := query[string](t, printed, rights), query[string](t, granted, rights); got != want {
+		t.Errorf("granted:\n%s\nprinted:\n%s", got, want)
+	}
+	execute(t, granted, fmt.Sprintf("DROP OWNED BY %s, %s", pgx.Identifier{writer}.Sanitize(), pgx.Identifier{relay}.Sanitize()))
+
+	for args, want := range map[string]string{
+		"--grant-relay nobody-has-this-name":            "create the role first, with CREATE ROLE",
+		"--dry-run --grant-writer nobody-has-this-name": "refused now: the role does not exist: create it first, with CREATE ROLE",
+		"--grant-writer public":                         "--grant-writer: public means every role",
+		"--grant-relay r --print-grants":                "--grant-relay changes the outbox, --print-grants changes nothing",
+	} {
+		if got := invoke(t, append([]string{"migrate", "--database-url", granted}, strings.Fields(args)...)...); got.code == 0 || !strings.Contains(got.stderr, want) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}
+
 func TestPrintGrants(t *testing.T) {
 	t.Parallel()
 	got := invoke(t, "migrate", "--print-grants", "--schema", "shop")

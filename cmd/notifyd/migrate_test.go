@@ -6,10 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -151,6 +150,55 @@ func TestMigrateMode(t *testing.T) {
 	}
 	if n := query[string](t, url, `SELECT (SELECT count(*) FROM outbox_events WHERE state = 'deferred') || ' ' || count(*) FROM outbox_deliveries WHERE destination = 'y' AND state = 'retry'`); n != "5 5" {
 		t.Errorf("deferred, and left for y: %s", n)
+	}
+}
+
+// TestMigrateDryRun: a dry run names the steps, what waits and who is in the way, and changes nothing.
+func TestMigrateDryRun(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	dry := func(args ...string) result {
+		return invoke(t, append([]string{"migrate", "--dry-run", "--database-url", url}, args...)...)
+	}
+	got := dry("--mode", "stream", "--partitions", "daily")
+	if got.code != 0 || !strings.Contains(got.stdout, "would create the tables at version 1, as a stream\n") || query[bool](t, url, "SELECT to_regclass('outbox_events') IS NOT NULL") {
+		t.Errorf("without tables: %+v", got)
+	}
+
+	if got := invoke(t, "migrate", "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	execute(t, url, "INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 3)")
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), "SET application_name = 'the shop'; BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '2')"); err != nil {
+		t.Fatal(err)
+	}
+	const state = "SELECT mode || (SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_events_serialize') || (SELECT relkind::text FROM pg_class WHERE relname = 'outbox_events') FROM outbox_mode"
+	before := query[string](t, url, state)
+	got = dry("--mode", "stream", "--partitions", "daily", "--serialize-writers", "on", "--notify", "always", "--grant-relay", "postgres")
+	for _, want := range []string{
+		"would renew functions", "would change notify from auto to always\n", "its 3 events become the first partition; there is no way back", "  asks first, without --yes\n",
+		"would make outbox_events a stream\n  locks: keeps relays away", "would serialize writers", "would let role \"postgres\" deliver events\n",
+		"waiting: 3 events and 0 stored deliveries; dead letters: 0\n", "would wait for: pid ", "'the shop'", "nothing was changed\n",
+	} {
+		if got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing in %+v", want, got)
+		}
+	}
+	if after := query[string](t, url, state); after != before {
+		t.Errorf("a dry run made %s of %s", after, before)
+	}
+
+	if got := invoke(t, "migrate", "--partitions", "daily", "--database-url", url); got.code != command.ExitUsage || !strings.Contains(got.stderr, "--yes says that this is to be done") {
+		t.Errorf("partitions, unasked: %+v", got)
+	}
+	execute(t, url, "CREATE VIEW reader AS SELECT * FROM outbox_events")
+	if got := dry("--partitions", "daily", "-o", "json"); got.code != 1 || !strings.Contains(got.stdout, `"refused": "outbox_events cannot be partitioned as it is: the view reader reads it`) {
+		t.Errorf("with an obstacle: %+v", got)
 	}
 }
 

@@ -112,23 +112,24 @@ func TestInlineCommands(t *testing.T) {
 	s.write("event.json", `{"event_type": "order.placed", "payload": `+order+`}`)
 	preview := act{as: "notifyd template test --destination mail --event event.json", says: `Order 7`}
 	acts := map[string]act{
-		"notifyd capture add":             {before: func() { execute(t, s.url, `CREATE TABLE orders (id int PRIMARY KEY)`) }, as: "%s orders", says: `CREATE OR REPLACE TRIGGER`},
-		"notifyd config init":             {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
-		"notifyd config schema":           {says: `"\$schema"`},
-		"notifyd demo --keep":             {run: func(step) {}}, // TestDemoKeep ends it, too
-		"notifyd dlq":                     {code: command.ExitUsage, says: `needs a command`},
-		"notifyd events":                  {code: command.ExitUsage, says: `needs a command`},
-		"notifyd migrate --notify always": {after: func(string) { s.notifiesBy("outbox_notify_always") }},
-		"notifyd migrate --mode stream":   {code: command.ExitFailure, says: `relays are at work`},
-		"notifyd pause":                   {as: "%s audit", says: `audit is paused at all relays`},
-		"notifyd resume":                  {as: "%s audit", says: `audit (is resumed at all relays|was not paused)`},
-		"notifyd resume NAME":             {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},
-		"notifyd reload":                  {says: `process \d+: has taken the new configuration`},
-		"notifyd publish":                 {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
-		"notifyd run":                     {run: func(step) {}}, // it is what all this is beside of
-		"notifyd run --until-idle":        {run: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
-		"notifyd status --watch":          {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
-		"notifyd template test":           preview,
+		"notifyd capture add":                {before: func() { execute(t, s.url, `CREATE TABLE orders (id int PRIMARY KEY)`) }, as: "%s orders", says: `CREATE OR REPLACE TRIGGER`},
+		"notifyd config init":                {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
+		"notifyd config schema":              {says: `"\$schema"`},
+		"notifyd demo --keep":                {run: func(step) {}}, // TestDemoKeep ends it, too
+		"notifyd dlq":                        {code: command.ExitUsage, says: `needs a command`},
+		"notifyd events":                     {code: command.ExitUsage, says: `needs a command`},
+		"notifyd migrate --notify always":    {after: func(string) { s.notifiesBy("outbox_notify_always") }},
+		"notifyd migrate --partitions daily": {as: "%s --yes", says: `, partitions daily`},
+		"notifyd migrate --mode stream":      {code: command.ExitFailure, says: `relays are at work`},
+		"notifyd pause":                      {as: "%s audit", says: `audit is paused at all relays`},
+		"notifyd resume":                     {as: "%s audit", says: `audit (is resumed at all relays|was not paused)`},
+		"notifyd resume NAME":                {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},
+		"notifyd reload":                     {says: `process \d+: has taken the new configuration`},
+		"notifyd publish":                    {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
+		"notifyd run":                        {run: func(step) {}}, // it is what all this is beside of
+		"notifyd run --until-idle":           {run: func(step) {}}, // TestManagedPage runs it; here it would find the address of the relay in use
+		"notifyd status --watch":             {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
+		"notifyd template test":              preview,
 		"notifyd template test --destination NAME --event FILE": preview,
 	}
 	var done []string

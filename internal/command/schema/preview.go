@@ -51,9 +51,18 @@ func (f *upFlags) showEach(cmd *cobra.Command, a *command.App, progress *command
 			return preview{}, err
 		}
 		for _, role := range []struct{ name, may string }{{f.grants.Writer, "insert events"}, {f.grants.Relay, "deliver events"}} {
-			if role.name != "" {
-				p.Steps = append(p.Steps, outboxsql.PreviewStep{Does: fmt.Sprintf("let role %s %s", pgx.Identifier{role.name}.Sanitize(), role.may), Locks: "nothing that is in use"})
+			if role.name == "" {
+				continue
 			}
+			step := outboxsql.PreviewStep{Does: fmt.Sprintf("let role %s %s", pgx.Identifier{role.name}.Sanitize(), role.may), Locks: "nothing that is in use"}
+			var exists bool
+			if err := conn.QueryRow(cmd.Context(), `SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)`, role.name).Scan(&exists); err != nil {
+				return preview{}, fmt.Errorf("look for the role %q: %w", role.name, err)
+			}
+			if !exists {
+				step.Refused = "the role does not exist: create it first, with CREATE ROLE"
+			}
+			p.Steps = append(p.Steps, step)
 		}
 		return preview{p}, nil
 	}, printPreview)
