@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,7 +86,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Address)
 	if err != nil {
-		return nil, fmt.Errorf("admin.listen: %w", err)
+		return nil, fmt.Errorf("admin.listen: %w%s", err, listenCure(err))
 	}
 	if pair != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
@@ -95,6 +96,20 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ConnState: (&conns{most: maxConns, all: make(map[net.Conn]client)}).note, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
+}
+
+// listenCure names what to do about an address that cannot be listened on.
+func listenCure(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return ": another process has this port, perhaps another relay: give each relay of a host its own address in admin.listen"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return ": no network interface of this host has the address: use one that it has, or 0.0.0.0 for all"
+	case errors.Is(err, syscall.EACCES):
+		return ": ports below 1024 need a privilege: use a higher one"
+	default:
+		return ""
+	}
 }
 
 // Addr is the address that the server listens on.

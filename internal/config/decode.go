@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
 	"reflect"
@@ -110,7 +111,8 @@ func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 	}
 	for _, e := range n.entries {
 		if !known[e.name] {
-			d.list.add(e.value.key, join(path, e.name), "unknown key %s%s%s", showKey(e.name), in(path), suggest(e.name, names))
+			hint := cmp.Or(elsewhere(e.name, path), suggest(e.name, names))
+			d.list.add(e.value.key, join(path, e.name), "unknown key %s%s%s", showKey(e.name), in(path), hint)
 		}
 	}
 }

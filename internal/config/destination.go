@@ -44,11 +44,17 @@ func (d *fileDecoder) destinations(n *node, names bool) Destinations {
 		return nil
 	}
 	var all Destinations
-	for _, e := range n.entries {
+	for i, e := range n.entries {
+		if d.misplaced(n.entries, i, path) {
+			continue
+		}
 		d.places[e.name] = Mistake{File: d.list.file, Line: e.value.key.line, Column: e.value.key.col}
 		at := join(path, e.name)
 		if !destinationNameRegexp.MatchString(e.name) {
 			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))
+		}
+		if e.value.kind == kindNull && i+1 < len(n.entries) && d.misplaced(n.entries, i+1, path) {
+			continue // its settings are in the wrong column, which explains why it has none
 		}
 		read := d.destination
 		if names {
@@ -131,7 +137,7 @@ func (d *fileDecoder) typeOf(n *node, path string) (Type, bool) {
 	}
 	fresh, ok := d.registry[word]
 	if !ok {
-		d.list.add(t.at, at, "unknown destination type %s in %s%s", quote(word), path, suggest(word, d.registry.names()))
+		d.list.add(t.at, at, "unknown destination type %s in %s%s", quote(word), path, typeHint(word, d.registry.names()))
 	}
 	return fresh, ok
 }

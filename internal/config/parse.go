@@ -167,6 +167,11 @@ func (c *Config) warn(root *node, file string) {
 		at := locate(root, path)
 		c.Warnings = append(c.Warnings, Mistake{file, at.line, at.col, "warning: " + fmt.Sprintf(format, args...)})
 	}
+	for i, r := range c.Routes {
+		if strings.HasSuffix(r.Match, ".") {
+			add(fmt.Sprintf("routes.%d.match", i), "%q matches only the type that is spelt so, with the dot: write %q for all types that begin with it", r.Match, r.Match+"*")
+		}
+	}
 	for _, dest := range c.Destinations {
 		if !routed[dest.Name] {
 			add("destinations."+dest.Name, "no route leads to the destination %q", dest.Name)

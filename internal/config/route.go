@@ -84,6 +84,8 @@ func checkTo(to, names []string, path string) []error {
 	for i, name := range to {
 		at := fmt.Sprintf("%s.%d", path, i)
 		switch {
+		case !slices.Contains(names, name) && strings.Contains(name, ","):
+			errs = append(errs, field.Errorf(at, "%s is one name: write a list, [%s]", quote(name), name))
 		case !slices.Contains(names, name):
 			errs = append(errs, field.Errorf(at, "there is no destination %s%s", quote(name), suggest(name, names)))
 		case slices.Contains(to[:i], name):

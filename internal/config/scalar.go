@@ -25,6 +25,8 @@ func show(n *node) string {
 // looks like another type needs quotes.
 func (d *decoder) text(n *node, path string) (string, bool) {
 	switch {
+	case n.kind == kindList && strings.HasSuffix(path, ".match"):
+		d.list.add(n.at, path, "%s: expected text, got a list: write a route for each", path)
 	case n.kind != kindScalar:
 		d.wrong(n, path, "text")
 	case n.tag == "!!int" || n.tag == "!!float" || n.tag == "!!bool":
@@ -176,10 +178,21 @@ func (d *decoder) inRange(n *node, f float64, r field.Rule, path string) bool {
 // wrongScalar reports a scalar of the wrong kind, with its text if that helps.
 func (d *decoder) wrongScalar(n *node, path, want string) {
 	if n.kind == kindScalar {
-		d.list.add(n.at, path, "%s: expected %s, got %s", path, want, show(n))
+		d.list.add(n.at, path, "%s: expected %s, got %s%s", path, want, show(n), unquote(n, want))
 		return
 	}
 	d.wrong(n, path, want)
+}
+
+// unquote returns the cure of a number, or of true or false, in quotes.
+func unquote(n *node, want string) string {
+	bare := node{kind: kindScalar, text: n.text, hidden: true}
+	_, isBool := parseBool(&bare)
+	_, isNumber := parseFloat(&bare)
+	if n.tag == "!!str" && !n.hidden && (isBool && want == "true or false" || isNumber && want != "true or false") {
+		return ": remove the quotes"
+	}
+	return ""
 }
 
 var errNotInt = errors.New("not a whole number")

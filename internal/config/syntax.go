@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -86,6 +87,8 @@ func syntaxHint(data []byte, at pos, e *yaml.LoadError) string {
 		return " (" + quoteTemplate + ")"
 	case strings.Contains(e.Message, "mapping values are not allowed") && twoColons.Match(line):
 		return " (text with a colon and a space in it must be in quotes)"
+	case strings.Contains(e.Message, "did not find expected key") && strings.Contains(e.ContextMsg, "block mapping"):
+		return fmt.Sprintf(" (check the indentation: the keys of one mapping begin in one column, here in column %d)", e.ContextMark.Column)
 	case strings.Contains(e.Message, "mapping values are not allowed"):
 		return " (is the line before it indented otherwise, or a quote missing?)"
 	}

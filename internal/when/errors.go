@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -54,9 +55,31 @@ func explain(text, message string) string {
 		return fmt.Sprintf("%s does not go with %s: write a value of the right type, or convert one: int(...), double(...), string(...)", strings.Trim(call, "_@"), args)
 	}
 	if syntax, ok := strings.CutPrefix(message, "Syntax error: "); ok {
-		return "it is not an expression: " + syntax + syntaxCure(text, syntax)
+		return "it is not an expression: " + plain(syntax) + syntaxCure(text, syntax)
 	}
 	return message
+}
+
+// quotedInput matches the part of an expression that a syntax error of the compiler names.
+var quotedInput = regexp.MustCompile(`^(mismatched input|no viable alternative at input|extraneous input|missing .* at|token recognition error at:) '(.*?)'(?: expecting .*)?$`)
+
+// plain says a syntax error of the compiler without the names of its grammar.
+func plain(syntax string) string {
+	m := quotedInput.FindStringSubmatch(syntax)
+	switch {
+	case m == nil:
+		return syntax
+	case strings.HasSuffix(m[2], "<EOF>"):
+		return "it ends where something has to follow"
+	case m[1] == "extraneous input":
+		return fmt.Sprintf("%q is too much here", m[2])
+	case m[1] == "token recognition error at:" && strings.ContainsAny(m[2][:1], "\"'"):
+		return "a quote is not closed"
+	case m[1] == "token recognition error at:":
+		return fmt.Sprintf("%q is no operator", strings.TrimSpace(m[2]))
+	default:
+		return fmt.Sprintf("%q cannot stand here", m[2])
+	}
 }
 
 // syntaxCure returns a hint for syntax of other languages.

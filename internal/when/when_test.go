@@ -140,8 +140,11 @@ func TestMistakes(t *testing.T) {
 	l := language(t)
 	for text, want := range map[string]string{
 		``:                                     `column 1: the expression is empty`,
-		`payload.total >`:                      `column 16: it is not an expression`,
-		`payload.total = 100`:                  `column 15: it is not an expression: token recognition error at: '= ': write == for equal`,
+		`payload.total >`:                      `column 16: it is not an expression: it ends where something has to follow`,
+		`payload.total = 100`:                  `column 15: it is not an expression: "=" is no operator: write == for equal`,
+		`payload.total > 3)`:                    `column 18: it is not an expression: ")" is too much here`,
+		`payload.name == "a`:                    `column 17: it is not an expression: a quote is not closed`,
+		`payload.a and payload.b`:               `column 11: it is not an expression: "and" cannot stand here: write &&, || and ! for and, or and not`,
 		`payload.a == 1 and payload.b == 2`:    `write &&, || and ! for and, or and not`,
 		`{{ .Payload.total }}`:                 `it is no template`,
 		`event.type == 5`:                      `column 12: == does not go with (string, int)`,
