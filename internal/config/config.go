@@ -141,6 +141,7 @@ type Route struct {
 	When  string   `yaml:"when" print:"set" jsonschema_description:"Condition over 'payload', 'headers' and 'event', such as 'payload.total > 100'. Only events that meet it go to the destinations; an event for which it fails becomes a dead letter." kind:"condition in CEL"`
 
 	filter *Filter // nil without When
+	place  string  // file, line and column of match
 }
 
 // defaults returns the settings of an empty file.

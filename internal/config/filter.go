@@ -18,6 +18,9 @@ type Filter struct {
 	place      string // file, line and column
 }
 
+// Place returns where the route is: file, line and column of its match.
+func (r *Route) Place() string { return r.place }
+
 // Filter returns the route's condition, nil if it has none.
 func (r *Route) Filter() *Filter { return r.filter }
 
@@ -38,10 +41,12 @@ func (f *Filter) Match(c *delivery.Candidate) (bool, error) {
 	return false, fmt.Errorf("when of the route %q (%s): %w", f.match, f.place, err)
 }
 
-// compileFilters compiles the conditions of routes, those of the list at this path.
+// compileFilters places routes, those of the list at this path, and compiles their conditions.
 func (d *fileDecoder) compileFilters(root *node, routes []Route, at string) {
 	for i := range routes {
 		r, path := &routes[i], fmt.Sprintf("%s.%d.when", at, i)
+		match := locate(root, fmt.Sprintf("%s.%d.match", at, i))
+		r.place = fmt.Sprintf("%s:%d:%d", d.list.file, match.line, match.col)
 		n := find(root, path)
 		if n.kind != kindScalar || d.list.explains(path) || r.When == "" && !n.hidden {
 			continue // left out, or not a text; an expansion to nothing is a mistake
