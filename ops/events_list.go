@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -38,6 +39,15 @@ type EventFilter struct {
 	NewerThan time.Duration
 	// Since bounds when the event was written; the zero time means no bound.
 	Since time.Time
+	// Destination is one that the event goes to; State is then that of its delivery there. A queue does not store the
+	// destinations of an event that was not tried yet, or that each has received: such an event matches if Routes leads
+	// there, or is nil.
+	Destination string
+	// Routes returns the destinations of an event type by the present routes; nil if they are unknown.
+	Routes func(eventType string) []string `json:"-"`
+	// Where reports whether an event matches by its headers and payload, which are read for each event that the other
+	// fields do not exclude; nil does not read them.
+	Where func(e *Event) bool `json:"-"`
 	// Upto is the highest id, nil for any: EventPage.Next continues a search.
 	Upto *int64
 	// Search bounds the events that are read; 0 is DefaultSearch.
@@ -47,7 +57,7 @@ type EventFilter struct {
 // Validate returns an error that wraps [ErrInvalid] for a filter that can choose nothing, or is
 // misspelt.
 func (f EventFilter) Validate() error {
-	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID} {
+	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID, f.Destination} {
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 			return fmt.Errorf("%w: a filter is not valid text", ErrInvalid)
 		}
@@ -69,7 +79,7 @@ func (f EventFilter) Validate() error {
 
 // narrow reports whether the filter may exclude any event.
 func (f *EventFilter) narrow() bool {
-	return f.Type != "" || f.AggregateType != "" || f.AggregateID != "" || f.State != "" || f.bounded()
+	return f.Type != "" || f.AggregateType != "" || f.AggregateID != "" || f.State != "" || f.Destination != "" || f.Where != nil || f.bounded()
 }
 
 // bounded reports whether the filter has a bound in time.
@@ -87,11 +97,14 @@ func (f *EventFilter) oldest(now time.Time) time.Time {
 func (f *EventFilter) accepts(r *raw, oldest time.Time, stream bool) bool {
 	return (f.Type == "" || delivery.BestPattern([]string{f.Type}, r.Type) == 0) &&
 		(f.AggregateType == "" || f.AggregateType == r.AggregateType) && (f.AggregateID == "" || f.AggregateID == r.AggregateID) &&
-		(oldest.IsZero() || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || r.mark == "done")
+		(oldest.IsZero() || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || f.Destination != "" || r.mark == "done")
 }
 
 // acceptsState reports whether the state of the event matches.
 func (f *EventFilter) acceptsState(e *Event) bool {
+	if f.Destination != "" {
+		return f.acceptsDelivery(e)
+	}
 	switch f.State {
 	case "":
 		return true
@@ -101,6 +114,39 @@ func (f *EventFilter) acceptsState(e *Event) bool {
 		return e.State == Done || e.State == Discarded
 	default:
 		return e.State == f.State
+	}
+}
+
+// acceptsDelivery reports whether the state of the delivery to the wanted destination matches.
+func (f *EventFilter) acceptsDelivery(e *Event) bool {
+	routed := f.Routes == nil || slices.Contains(f.Routes(e.Type), f.Destination)
+	state, known := State(""), false
+	for _, d := range e.Destinations {
+		switch d.Name {
+		case f.Destination:
+			state, known = d.State, true
+		case "": // its destinations are not decided
+			if routed && !known {
+				state, known = d.State, true
+			}
+		}
+	}
+	if !known && e.OthersSettled && routed {
+		state, known = Delivered, true // or passed over, which is not stored
+	}
+	if !known || state == NotRouted {
+		return false
+	}
+
+	switch f.State {
+	case "":
+		return true
+	case Waiting:
+		return state.Pending()
+	case Done:
+		return !state.Pending() && state != Dead
+	default:
+		return state == f.State
 	}
 }
 
@@ -196,9 +242,16 @@ func (l *lister) take(ctx context.Context, page *EventPage, found []raw) (full b
 	if err != nil {
 		return false, err
 	}
+	all = slices.DeleteFunc(all, func(e Event) bool { return !l.f.acceptsState(&e) })
 	for i := range all {
-		if !l.f.acceptsState(&all[i]) {
-			continue
+		if l.f.Where != nil {
+			meets, err := l.meets(ctx, &all[i])
+			if err != nil {
+				return false, err
+			}
+			if !meets {
+				continue
+			}
 		}
 		page.Events = append(page.Events, all[i])
 		if len(page.Events) == l.limit {
@@ -211,6 +264,15 @@ func (l *lister) take(ctx context.Context, page *EventPage, found []raw) (full b
 		}
 	}
 	return false, nil
+}
+
+// meets reads an event whole and asks the filter. One event is in memory at a time.
+func (l *lister) meets(ctx context.Context, e *Event) (bool, error) {
+	whole := *e
+	if err := l.readContent(ctx, l.tx, &whole); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return false, err
+	}
+	return l.f.Where(&whole), nil
 }
 
 // The statements that find the ids of the next events, from $1 down, $2 at most. Each reads the

@@ -143,8 +143,11 @@ type Event struct {
 	// OthersSettled reports that nothing is left to do for any destination that the event was routed to and that is not in
 	// Destinations: it has received the event, or has passed it over, by expires_after, by when, or because its position was
 	// moved. Which destinations those are is not stored, nor which of it happened.
-	OthersSettled bool            `json:"others_settled"`
-	Headers       json.RawMessage `json:"headers,omitempty"`
+	OthersSettled bool `json:"others_settled"`
+	// Routed are the destinations by the present routes, of an event of a queue whose destinations are not stored. The
+	// caller knows the routes: see Event.Route.
+	Routed  []string        `json:"by_present_routes,omitempty"`
+	Headers json.RawMessage `json:"headers,omitempty"`
 	// Payload is the payload if it was written as JSON, and PayloadBytes if it was written as bytes; encoding/json
 	// writes bytes in base64. ContentType is the writer's value.
 	Payload      json.RawMessage `json:"payload,omitempty"`
@@ -173,6 +176,18 @@ func (e *Event) Content() (payload []byte, contentType string) {
 		return e.PayloadBytes, cmp.Or(e.ContentType, delivery.ContentTypeBytes)
 	}
 	return e.Payload, cmp.Or(e.ContentType, delivery.ContentTypeJSON)
+}
+
+// Route records the destinations of the event by the present routes, if no table stores them. They may have been others
+// when the event was routed.
+func (e *Event) Route(destinations []string) {
+	undecided := e.OthersSettled && e.ProcessedAt != nil
+	for _, d := range e.Destinations {
+		undecided = undecided || d.State == Fresh
+	}
+	if undecided {
+		e.Routed = slices.DeleteFunc(slices.Clone(destinations), e.about)
+	}
 }
 
 // Filter records that a condition keeps the event from a destination, where nothing that is stored says otherwise: of a

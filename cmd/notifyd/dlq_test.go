@@ -209,7 +209,7 @@ func TestDLQPrints(t *testing.T) {
 	}
 	got = invoke(t, "dlq", "show", "3", "--database-url", url)
 	for _, want := range []string{
-		"event 3, order.placed, dead, written ", "  payload {\"n\":  1.0}\n", "mail: dead, given up ", "Z after 3 attempts\n", "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek), by ",
+		"event 3, order.placed, dead, written ", "  payload {\"n\":  1.0}\n", "mail: dead, given up ", "Z after 3 attempts\n", "every other destination that it was routed to has received it, or passed it over (expires_after, when), by ",
 		"  order 3 is\uFFFD[31m bad\n  very\n", " edit by ", "  the payload was {\"a\": 1}\n",
 	} {
 		if !strings.Contains(got.stdout, want) || got.code != 0 {

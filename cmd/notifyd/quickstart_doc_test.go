@@ -254,7 +254,7 @@ func onStream(t *testing.T, page string) string {
 		page = strings.Replace(page, c.was, c.is, 1)
 	}
 	// A stream stores how far each destination has come, so each is named.
-	const others = `(?m)^every other destination that it was routed to has received it, or passed it over \(expires_after, when, seek\), by \S+ \S+$`
+	const others = `(?m)^every other destination that it was routed to has received it, or passed it over \(expires_after, when\), by \S+ \S+$`
 	if n := len(regexp.MustCompile(others).FindAllString(page, -1)); n != 2 {
 		t.Fatalf("the page says %d times that the others have received an event", n)
 	}

@@ -24,6 +24,7 @@ type laneCard struct {
 	Known                     bool          // the two above are
 	Elsewhere                 bool          // of another relay
 	ReadOnly                  bool
+	WaitingLink               string
 	DeadLink, ReceiverLink    string // ReceiverLink leads to the destination that gets the dead letters
 	Anchor                    string
 	Link, Live                string
@@ -61,6 +62,16 @@ func pauseText(q url.Values) string {
 	}
 }
 
+// deadPath leads to the dead letters of a destination.
+func (o *outbox) deadPath(name string) string {
+	return o.base + "dead?destination=" + url.QueryEscape(name)
+}
+
+// waitingPath leads to the events that wait for a destination.
+func (o *outbox) waitingPath(name string) string {
+	return o.base + "events?" + searchQuery(ops.EventFilter{Destination: name, State: ops.Waiting}, "").Encode()
+}
+
 // card returns the card of that name, or nil.
 func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
 	all := o.cards(s, readOnly)
@@ -84,7 +95,7 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 		if known {
 			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
 		}
-		card.DeadLink = o.base + "dead?destination=" + url.QueryEscape(card.Name)
+		card.DeadLink, card.WaitingLink = o.deadPath(card.Name), o.waitingPath(card.Name)
 		card.ReceiverLink = o.destinationPath(card.DeadLettersTo)
 		card.Link, card.Live = o.destinationPath(card.Name), o.base+"live/destination?name="+url.QueryEscape(card.Name)
 		all = append(all, card)

@@ -28,11 +28,23 @@ type eventsBody struct {
 	ops.EventFilter
 
 	States []ops.State
-	Rows   []eventRow
-	Next   string
+	// Names are the destinations. SinceText is the chosen one of Ages.
+	Names     []string
+	SinceText string
+	Ages      []age
+	Rows      []eventRow
+	Next      string
 	// Looked reports the progress of a search that has not filled its page.
 	Looked string
 	First  bool
+}
+
+// age is a choice of the search: events that are not older.
+type age struct{ Value, Text string }
+
+// ages are the choices of the search.
+func ages() []age {
+	return []age{{"", "at any time"}, {"1h", "in the last hour"}, {"24h", "in the last 24 hours"}, {"168h", "in the last 7 days"}, {"720h", "in the last 30 days"}}
 }
 
 // eventRow is the row of an event.
@@ -58,18 +70,25 @@ func (o *outbox) events(w http.ResponseWriter, r *http.Request, v viewer) error 
 	if err != nil {
 		return err
 	}
+	since := strings.TrimSpace(q.Get("since"))
+	if o.router != nil {
+		f.Routes = o.router.DestinationsOf
+	}
 	found, err := o.tables.Load().client.Events(r.Context(), f, eventsShown)
 	if err != nil {
 		return err
 	}
-	b := eventsBody{EventFilter: f, First: f.Upto == nil, States: []ops.State{ops.Waiting, ops.Dead, ops.Done}}
+	b := eventsBody{EventFilter: f, First: f.Upto == nil, States: []ops.State{ops.Waiting, ops.Dead, ops.Done}, SinceText: since, Ages: ages()}
+	for _, d := range o.relay.Stats().Destinations {
+		b.Names = append(b.Names, d.Name)
+	}
 	for i := range found.Events {
 		b.Rows = append(b.Rows, eventRow{found.Events[i], notable(&found.Events[i])})
 	}
 	if found.Next != nil {
 		next := f
 		next.Upto = found.Next
-		b.Next = o.base + "events?" + searchQuery(next).Encode()
+		b.Next = o.base + "events?" + searchQuery(next, since).Encode()
 		if len(b.Rows) < eventsShown {
 			b.Looked = fmt.Sprintf("Searched %s events, down to %d.", showCount(float64(found.Searched)), *found.Next+1)
 		}
@@ -87,8 +106,14 @@ func searchOf(q url.Values) (f ops.EventFilter, err error) {
 	f = ops.EventFilter{
 		Type: strings.TrimSpace(q.Get("type")), AggregateType: strings.TrimSpace(q.Get("aggregate_type")),
 		AggregateID: strings.TrimSpace(q.Get("aggregate_id")), State: ops.State(q.Get("state")),
+		Destination: strings.TrimSpace(q.Get("destination")),
 	}
-	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID} {
+	if since := strings.TrimSpace(q.Get("since")); since != "" {
+		if f.NewerThan, err = time.ParseDuration(since); err != nil {
+			return f, badRequest("The age is a duration, such as 24h.")
+		}
+	}
+	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID, f.Destination} {
 		if err := checkText(text); err != nil {
 			return f, err
 		}
@@ -103,9 +128,10 @@ func searchOf(q url.Values) (f ops.EventFilter, err error) {
 	return f, f.Validate()
 }
 
-func searchQuery(f ops.EventFilter) url.Values {
+// searchQuery returns the query of a page; since is the bound in time as it was typed.
+func searchQuery(f ops.EventFilter, since string) url.Values {
 	q := url.Values{}
-	for name, value := range map[string]string{"type": f.Type, "aggregate_type": f.AggregateType, "aggregate_id": f.AggregateID, "state": string(f.State)} {
+	for name, value := range map[string]string{"type": f.Type, "aggregate_type": f.AggregateType, "aggregate_id": f.AggregateID, "state": string(f.State), "destination": f.Destination, "since": since} {
 		if value != "" {
 			q.Set(name, value)
 		}

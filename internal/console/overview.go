@@ -23,6 +23,7 @@ type laneRow struct {
 	DeliveredRate, FailedR float64
 	Waiting, Dead          observe.Count
 	Known                  bool // the two above are
+	WaitingLink, DeadLink  string
 }
 
 func (o *outbox) overview(w http.ResponseWriter, r *http.Request, v viewer) error {
@@ -43,7 +44,7 @@ func (o *outbox) overviewOf(s snapshot, readOnly bool) overviewBody {
 	}
 	known := !s.reading.at.IsZero() && s.reading.err == nil
 	for _, d := range s.stats.Destinations {
-		row := laneRow{Name: d.Name, Link: o.destinationPath(d.Name), Known: known}
+		row := laneRow{Name: d.Name, Link: o.destinationPath(d.Name), Known: known, WaitingLink: o.waitingPath(d.Name), DeadLink: o.deadPath(d.Name)}
 		row.State, row.Class = stateOf(d)
 		row.DeliveredRate, row.FailedR = rates(s, d.Name)
 		waits := s.reading.backlog.Destination(d.Name)

@@ -404,6 +404,7 @@ func TestEvents(t *testing.T) {
 	for q, want := range map[string]int{
 		"": 300, "type=order.placed": 150, "type=order.*": 300, "type=pay.*": 0, "state=waiting": 30, "state=dead": 50, "aggregate_type=order&aggregate_id=3": 43,
 		"state=waiting&type=order.paid": 0, "state=done&aggregate_id=0&type=order.placed": 17,
+		"destination=mail&state=dead": 50, "destination=mail&state=dead&since=1h": 50, "destination=nobody&state=dead": 0,
 	} {
 		if got := count(q); got != want {
 			t.Errorf("%q finds %d, want %d", q, got, want)
@@ -412,7 +413,7 @@ func TestEvents(t *testing.T) {
 	if a := s.do(s.request(http.MethodGet, Path+"events?id=+42+", nil)); a.header.Get("Location") != Path+"events/42" {
 		t.Errorf("an id leads to %q", a.header.Get("Location"))
 	}
-	for _, q := range []string{"events?id=x", "events?state=gone", "events?type=pay*", "events?upto=x", "events?type=%00", "events?aggregate_id=%ff", "events/x", "dead?fingerprint=zz", "dead?after=x", "dead?after=1", "dead?type=pay*"} {
+	for _, q := range []string{"events?id=x", "events?state=gone", "events?type=pay*", "events?since=yesterday", "events?upto=x", "events?type=%00", "events?aggregate_id=%ff", "events/x", "dead?fingerprint=zz", "dead?after=x", "dead?after=1", "dead?type=pay*"} {
 		if a := s.do(s.request(http.MethodGet, Path+q, nil)); a.code != http.StatusBadRequest {
 			t.Errorf("%s: %d", q, a.code)
 		}

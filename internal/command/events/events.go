@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/daemon"
 	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/internal/when"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -43,6 +44,7 @@ func newEventsListCmd(a *command.App) *cobra.Command {
 	var filter ops.EventFilter
 	var state, aggregate, after string
 	var since command.Bound
+	var where string
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -54,9 +56,15 @@ reads only events that have a stored delivery, for --state waiting those that we
 not tried yet as well. With --since, the time at which an event was written, it ends with
 the first thousand events of which none is as new.
 
+With --destination it shows the events for one destination, and --state is then that of
+their deliveries to it. A queue does not store the destinations of an event that was not
+tried yet, nor those that have received it: there the routes of the file count. With
+--where it reads the payload of each event that the other flags leave, and shows those
+that meet the condition; an event for which the condition fails does not.
+
 States: waiting (a destination has yet to receive it), dead (a delivery was given
 up; with --state dead others may still wait), discarded (by a person), done.`,
-		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json",
+		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json\n  notifyd events list --destination partner --state waiting\n  notifyd events list --since 1d --where 'payload.order == 42'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.State, filter.NewerThan, filter.Since = ops.State(state), since.Age, since.At
 			if after != "" {
@@ -73,7 +81,22 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 					return command.UsageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", aggregate)
 				}
 			}
+			if where != "" {
+				var err error
+				if filter.Where, err = meeting(where); err != nil {
+					return command.UsageErrorf("--where: %w", err)
+				}
+			}
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
+				if filter.Destination != "" && f.DB.Given == "" {
+					c, _, err := f.DB.Optional(cmd.Context(), a, config.LoadRoutes)
+					if err != nil {
+						return err
+					}
+					if c != nil {
+						filter.Routes = c.RouteOf
+					}
+				}
 				page, err := s.Events(cmd.Context(), filter, limit)
 				if err != nil {
 					return err
@@ -90,6 +113,8 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 	command.AddLimit(cmd, &limit, shownRows)
 	command.AddAfter(cmd, &after)
 	command.AddScan(cmd, &filter.Search, ops.DefaultSearch)
+	command.AddDestination(cmd, &filter.Destination)
+	cmd.Flags().StringVar(&where, "where", "", "`condition` as in a route: payload.order == 42")
 	cmd.Flags().StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
@@ -147,6 +172,7 @@ func (f *eventsFlags) annotate(ctx context.Context, a *command.App, e *ops.Event
 	if err != nil || c == nil {
 		return err
 	}
+	e.Route(c.RouteOf(e.Type))
 	filter(c, e)
 	if e.Has(ops.State.Pending) {
 		f.throttle(ctx, c, path, e)
@@ -168,22 +194,43 @@ func (f *eventsFlags) throttle(ctx context.Context, c *config.Config, path strin
 
 // filter marks the destinations that an event is kept from by a condition of the configuration file.
 func filter(c *config.Config, e *ops.Event) {
-	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
-	ev.Payload, ev.ContentType = e.Content()
-	if len(e.Headers) > 0 {
-		_ = json.Unmarshal(e.Headers, &ev.Headers) // a relay ignores headers that are not a map of strings, too
-	}
-	candidate := delivery.Candidate{Event: ev}
+	candidate := candidateOf(e)
 	for _, r := range c.RoutesOf(e.Type) {
 		when := r.Filter()
 		if when == nil {
 			continue
 		}
-		if met, err := when.Match(&candidate); met || err != nil {
+		if met, err := when.Match(candidate); met || err != nil {
 			continue // an event that could not be evaluated has a row
 		}
 		for _, name := range r.To {
 			e.Filter(name, when.String())
 		}
 	}
+}
+
+// candidateOf returns an event that was read whole as conditions see it.
+func candidateOf(e *ops.Event) *delivery.Candidate {
+	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
+	ev.Payload, ev.ContentType = e.Content()
+	if len(e.Headers) > 0 {
+		_ = json.Unmarshal(e.Headers, &ev.Headers) // a relay ignores headers that are not a map of strings, too
+	}
+	return &delivery.Candidate{Event: ev}
+}
+
+// meeting returns the filter of a condition. An event for which the condition fails, as for want of a member, does not meet it.
+func meeting(condition string) (func(e *ops.Event) bool, error) {
+	language, err := when.New()
+	if err != nil {
+		return nil, err
+	}
+	x, err := language.Compile(condition)
+	if err != nil {
+		return nil, err
+	}
+	return func(e *ops.Event) bool {
+		met, err := x.Match(candidateOf(e))
+		return met && err == nil
+	}, nil
 }

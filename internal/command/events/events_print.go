@@ -107,16 +107,23 @@ func (p printer) event(e *ops.Event) error {
 	if e.OthersSettled {
 		b.WriteString(others(e))
 	}
+	if len(e.Routed) > 0 {
+		fmt.Fprintf(&b, "by the present routes: %s; those of the time when it was routed are not stored\n", command.Clean(strings.Join(e.Routed, ", ")))
+	}
 	_, err := p.Out.Write(b.Bytes())
 	return err
 }
 
 // others describes the destinations that are not named.
 func others(e *ops.Event) string {
-	what := "every destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
+	which, causes := "every destination", "expires_after, when, seek"
 	if len(e.Destinations) > 0 {
-		what = "every other destination that it was routed to has received it, or passed it over (expires_after, when, seek)"
+		which = "every other destination"
 	}
+	if e.ProcessedAt != nil { // a queue, which has no positions
+		causes = "expires_after, when"
+	}
+	what := fmt.Sprintf("%s that it was routed to has received it, or passed it over (%s)", which, causes)
 	if e.ProcessedAt != nil {
 		what += ", by " + cli.Moment(*e.ProcessedAt)
 	}
