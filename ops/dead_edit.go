@@ -86,6 +86,15 @@ func (s *Client) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload 
 	return cmp.Or(err, session.CheckChanged("replace the payload", tag.RowsAffected(), 1))
 }
 
+// MayEdit reports whether the role of the session has the privilege that EditEvent needs. A relay's role usually lacks it.
+func (s *Client) MayEdit(ctx context.Context) (may bool, err error) {
+	err = s.read(ctx, "look for the privilege to edit payloads", func(tx pgx.Tx, _ time.Time) error {
+		return tx.QueryRow(ctx, s.sql(`SELECT has_column_privilege(oid, 'payload', 'UPDATE') AND has_column_privilege(oid, 'payload_bytes', 'UPDATE')
+			FROM pg_class WHERE oid = '{events}'::regclass`)).Scan(&may)
+	})
+	return may, err
+}
+
 // lockDead locks the deliveries of an event and makes sure that all of them are dead. It does not
 // wait: a relay that has one of them locked is delivering it.
 func (s *Client) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {

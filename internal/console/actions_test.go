@@ -1,15 +1,20 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/notifyd/notifyd/ops"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestReplayTellsWhatBecame: letters that die again at once are not shown as a success, and those
@@ -100,6 +105,49 @@ func TestReplaysAreBounded(t *testing.T) {
 	}
 }
 
+// TestEditNeedsPrivilege: a relay whose role may not change payloads offers no form for that, and says who may. If the
+// privilege goes while somebody types, the text is not lost.
+func TestEditNeedsPrivilege(t *testing.T) {
+	t.Parallel()
+	role := fmt.Sprintf("console_%d", rand.Uint32()) //nolint:gosec // a name
+	var owner *pgxpool.Pool
+	s := serve(t, func(c *setup) {
+		owner = c.Database.Pool
+		grants, err := outboxsql.Grants(outboxsql.DefaultSchema, outboxsql.Roles{Relay: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := owner.Exec(t.Context(), "CREATE ROLE "+role+"; "+grants); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if _, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+				t.Error(err)
+			}
+		})
+		as := owner.Config()
+		as.ConnConfig.RuntimeParams["role"] = role
+		if c.Database.Pool, err = pgxpool.NewWithConfig(t.Context(), as); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Database.Pool.Close)
+	})
+	event := fmt.Sprintf("%sevents/%d", Path, s.dead("order.placed", "mail", "550 no"))
+	if page := s.get(event); strings.Contains(page, `name="payload"`) || !strings.Contains(page, "The owner of the tables edits this one: notifyd dlq edit ") {
+		t.Errorf("without the privilege:\n%s", page)
+	}
+	form := url.Values{"event": {event[strings.LastIndexByte(event, '/')+1:]}, "payload": {`{"a": 1}`}, "reason": {"typo"}}
+	if a := s.post("", Path+"events/edit", form); a.code != http.StatusServiceUnavailable || !strings.Contains(a.body, "{&#34;a&#34;: 1}</textarea>") {
+		t.Errorf("the text is lost: %d\n%s", a.code, a.body)
+	}
+	if _, err := owner.Exec(t.Context(), "GRANT UPDATE (payload, payload_bytes) ON outbox_events TO "+role); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.post(event, Path+"events/edit", form); a.code != http.StatusSeeOther {
+		t.Errorf("with the privilege: %d\n%s", a.code, a.body)
+	}
+}
+
 // TestEditAndRetry: a payload is edited byte for byte, and a waiting delivery is made due.
 func TestEditAndRetry(t *testing.T) {
 	t.Parallel()
@@ -118,7 +166,8 @@ func TestEditAndRetry(t *testing.T) {
 		t.Errorf("after the edit: %q", got)
 	}
 	form.Set("payload", "{")
-	if a := s.post(event, Path+"events/edit", form); a.code != http.StatusBadRequest || !strings.Contains(a.body, "not JSON") {
+	a = s.post(event, Path+"events/edit", form)
+	if a.code != http.StatusBadRequest || !strings.Contains(a.body, "not JSON") || !strings.Contains(a.body, "readonly>\n{</textarea>") || !strings.Contains(a.body, "readonly>\ntypo</textarea>") {
 		t.Errorf("of no JSON: %d\n%s", a.code, a.body)
 	}
 	retry := url.Values{"event": {fmt.Sprint(id)}, "destination": {"mail"}}

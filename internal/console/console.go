@@ -378,6 +378,30 @@ func notFound(text string) error   { return failure{http.StatusNotFound, text} }
 func badRequest(text string) error { return failure{http.StatusBadRequest, text} }
 func forbidden(text string) error  { return failure{http.StatusForbidden, text} }
 
+// errorBody is an error, with what a person has typed into the form that led to it.
+type errorBody struct {
+	Text  string
+	Typed []typedField
+}
+
+type typedField struct {
+	Name, Value string
+	Rows        int
+}
+
+// typed returns the fields of a form that a person fills in.
+func typed(r *http.Request) (all []typedField) {
+	if r.Method != http.MethodPost {
+		return nil
+	}
+	for _, name := range []string{"payload", "reason", "from", "to", "rate", "type"} {
+		if value := r.PostForm.Get(name); value != "" {
+			all = append(all, typedField{name, value, min(12, 1+strings.Count(value, "\n"))})
+		}
+	}
+	return all
+}
+
 // fail shows an error. Details for the operator only are logged.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err error) {
 	f, known := errors.AsType[failure](err)
@@ -385,7 +409,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err err
 		f = explain(err)
 		c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 	}
-	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, f.text)); err != nil {
+	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r)})); err != nil {
 		http.Error(w, f.text, f.code)
 	}
 }

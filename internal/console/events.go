@@ -148,6 +148,8 @@ type eventBody struct {
 	Hidden bool
 	// Edit is the payload to edit; "" where that is not possible, as with one that is not JSON.
 	Edit string
+	// Refused reports that the role of the relay may not edit payloads.
+	Refused bool
 	// Routes are the destinations of this relay for an event that was not tried yet.
 	Routes []string
 }
@@ -182,7 +184,13 @@ func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 		}
 	}
 	if dead && !o.readOnly(v) && len(b.Event.Payload) <= maxEdited {
-		b.Edit = string(b.Event.Payload)
+		may, err := o.tables.Load().client.MayEdit(r.Context())
+		if err != nil {
+			return err
+		}
+		if b.Refused = !may; may {
+			b.Edit = string(b.Event.Payload)
+		}
 	}
 	p := o.newPage("Event "+strconv.FormatInt(id, 10), "events", v, b)
 	p.Done = doneText(r.URL.Query())
