@@ -431,6 +431,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.checkDeadLetters(); err != nil {
 		return err
 	}
+	if len(r.dispatcher.Destinations()) == 0 {
+		r.log.WarnContext(ctx, "relay has no destinations: events wait until it has some")
+	}
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
 		if r.session != nil {
 			r.session.Close(ctx)

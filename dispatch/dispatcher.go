@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,11 +82,11 @@ var errNoReserve = errors.New("rate_limit needs a Reserve function")
 func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: no name", ErrDestination)
+		return fmt.Errorf("%w: it has no name: give it one that stays, stored deliveries refer to it", ErrDestination)
 	case h == nil:
-		return fmt.Errorf("%w %q: no handler", ErrDestination, name)
+		return fmt.Errorf("%w %q: it has no handler: set Handler to what delivers its events", ErrDestination, name)
 	case d.byName[name] != nil:
-		return fmt.Errorf("%w %q: duplicate name", ErrDestination, name)
+		return fmt.Errorf("%w %q: another destination has this name: add it once, and route other event types to it with Route", ErrDestination, name)
 	}
 	err := cfg.validate()
 	if err == nil && !cfg.RateLimit.IsZero() && d.cfg.Reserve == nil {
@@ -251,7 +253,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 	for _, name := range names {
 		l := d.first(name)
 		if l == nil {
-			return fmt.Errorf("route %q: %w %q: unknown name", pattern, ErrDestination, name)
+			return fmt.Errorf("route %q: %w %q: nothing has this name: add the destination first%s", pattern, ErrDestination, name, d.added())
 		}
 		if !seen[name] {
 			lanes = append(lanes, l)
@@ -259,7 +261,7 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 		seen[name] = true
 	}
 	if len(lanes) == 0 {
-		return fmt.Errorf("route %q: %w: no destination named", pattern, ErrDestination)
+		return fmt.Errorf("route %q: %w: none is named: name one or more", pattern, ErrDestination)
 	}
 	return d.router.add(pattern, lanes, filter)
 }
@@ -381,10 +383,18 @@ func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
 	}
 }
 
+// added lists the names of the destinations, for an error.
+func (d *Dispatcher) added() string {
+	if len(d.byName) == 0 {
+		return ""
+	}
+	return " (there are " + strings.Join(slices.Sorted(maps.Keys(d.byName)), ", ") + ")"
+}
+
 func (d *Dispatcher) lanesNamed(name string) ([]*lane, error) {
 	lanes := d.byName[name]
 	if lanes == nil {
-		return nil, fmt.Errorf("%w %q: unknown name", ErrDestination, name)
+		return nil, fmt.Errorf("%w %q: nothing has this name%s", ErrDestination, name, d.added())
 	}
 	return lanes, nil
 }

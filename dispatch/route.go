@@ -47,11 +47,11 @@ func newRouter() *router {
 func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) error {
 	w := r.at(pattern)
 	if w.plain && filter == nil {
-		return fmt.Errorf("%w %q: duplicate route", delivery.ErrPattern, pattern)
+		return fmt.Errorf("%w %q: it has a route: name all its destinations in one call", delivery.ErrPattern, pattern)
 	}
 	for _, l := range lanes {
 		if slices.Contains(w.lanes, l) {
-			return fmt.Errorf("%w %q: duplicate route to the destination %q", delivery.ErrPattern, pattern, l.dest.Name)
+			return fmt.Errorf("%w %q: it leads to the destination %q already: one route to each, with all its conditions in one filter", delivery.ErrPattern, pattern, l.dest.Name)
 		}
 	}
 	w.plain = w.plain || filter == nil

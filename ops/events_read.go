@@ -72,7 +72,7 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	err := tx.QueryRow(ctx, s.sql(`SELECT mode, becoming FROM {mode} WHERE one`)).Scan(&mode, &becoming)
 	switch refused, isPg := errors.AsType[*pgconn.PgError](err); {
 	case isPg && (refused.Code == "42P01" || refused.Code == "3F000"):
-		return nil, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`: %w", s.cfg.Schema, outboxsql.ErrNotMigrated)
+		return nil, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w", s.cfg.Schema, outboxsql.ErrNotMigrated)
 	case err != nil:
 		return nil, err
 	case becoming != nil:

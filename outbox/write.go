@@ -79,7 +79,30 @@ func WriteSQLTo(ctx context.Context, tx SQLTx, schema string, events ...Event) e
 }
 
 func insertError(n int, err error) error {
-	return fmt.Errorf("insert %d outbox event(s): %w", n, err)
+	return fmt.Errorf("insert %d outbox event(s): %w%s", n, err, cure(err))
+}
+
+// cure returns what to do about an error of PostgreSQL, by its code: drivers have the method SQLState.
+func cure(err error) string {
+	coded, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok {
+		return ""
+	}
+	switch coded.SQLState() {
+	case "42P01", "3F000": // undefined table, invalid schema name
+		return ": the schema has no tables of notifyd: run notifyd migrate, or write to the schema that has them"
+	case "42501": // insufficient privilege
+		return ": the role may not write events: the owner of the tables grants it with notifyd migrate --grant-writer"
+	case "25P02": // in failed sql transaction
+		return ": an earlier statement of the transaction has failed: roll it back"
+	case "25006": // read only sql transaction
+		return ": the transaction or the server is read only: write to the primary"
+	default:
+		return ""
+	}
 }
 
 // The columns of payloads: of JSON alone, and of any.

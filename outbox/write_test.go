@@ -322,8 +322,24 @@ func TestErrorsOfTheDatabase(t *testing.T) {
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		return outbox.WriteTo(t.Context(), tx, "nowhere", outbox.Event{Type: "a", Payload: 1})
 	})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42P01" || errors.Is(err, outbox.ErrInvalid) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42P01" || errors.Is(err, outbox.ErrInvalid) || !strings.HasSuffix(err.Error(), ": run notifyd migrate, or write to the schema that has them") {
 		t.Errorf("no such schema: %v", err)
+	}
+	err = pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, outbox.Event{Type: "a", Payload: 1})
+	})
+	if err == nil || !strings.HasSuffix(err.Error(), ": write to the primary") {
+		t.Errorf("read only: %v", err)
+	}
+	// Any driver whose errors have the method, as lib/pq and pgx do, through database/sql.
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close() //nolint:errcheck // the pool is not closed by it
+	err = inSQL(t.Context(), db, func(tx *sql.Tx) error {
+		_, _ = tx.ExecContext(t.Context(), "SELECT 1/0")
+		return outbox.WriteSQL(t.Context(), tx, outbox.Event{Type: "a", Payload: 1})
+	})
+	if err == nil || !strings.Contains(err.Error(), "an earlier statement of the transaction has failed: roll it back") {
+		t.Errorf("after a failed statement: %v", err)
 	}
 }
 

@@ -323,7 +323,7 @@ func MissingTables(ctx context.Context, db Querier, schema string) error {
 	case err != nil:
 		return err
 	case len(others) == 0:
-		return fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`: %w", schema, ErrNotMigrated)
+		return fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w", schema, ErrNotMigrated)
 	}
 	return fmt.Errorf("schema %q has no tables of notifyd, and schema %s has: set database.schema or --schema, or run `notifyd migrate` for another outbox: %w",
 		schema, strings.Join(others, ", "), ErrNotMigrated)

@@ -208,7 +208,7 @@ func TestSchemaMistakes(t *testing.T) {
 		return lines[len(lines)-1]
 	}
 	latest := fmt.Sprint(len(regexp.MustCompile(`(?m)^\d`).FindAllString(invoke(t, "migrate", "status", "-c", path).stdout, -1)))
-	if got, want := said("run"), "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated"; got != want {
+	if got, want := said("run"), "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: schema is not migrated"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	invoke(t, "migrate", "-c", path)

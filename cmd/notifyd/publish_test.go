@@ -56,7 +56,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("the same key again: %+v", got)
 	}
 	ignoring(t, url, "k")
-	if got := invoke(t, "migrate", "--partitions", "daily", "--database-url", url); got.code != 0 {
+	if got := invoke(t, "migrate", "--partitions", "daily", "--yes", "--database-url", url); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	ignoring(t, url, "k")
@@ -110,8 +110,8 @@ func TestPublishMistakes(t *testing.T) {
 		{64, []string{"x", "--delay", "-1s"}, `notifyd: invalid argument "-1s" for "--delay" flag: `},
 		{64, nil, "notifyd: accepts between 1 and 2 arg(s), received 0"},
 		{1, []string{"x", "@/not/there"}, "notifyd: open /not/there: no such file or directory\n"},
-		{1, []string{"x"}, "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},
-		{1, []string{"x", "--schema", "none"}, "notifyd: schema \"none\" has no tables of notifyd: run `notifyd migrate`: schema is not migrated\n"},
+		{1, []string{"x"}, "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: schema is not migrated\n"},
+		{1, []string{"x", "--schema", "none"}, "notifyd: schema \"none\" has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: schema is not migrated\n"},
 	} {
 		got := invoke(t, append([]string{"publish", "--database-url", url}, c.args...)...)
 		if got.code != c.code || got.stdout != "" || !strings.HasPrefix(got.stderr, c.want) {
