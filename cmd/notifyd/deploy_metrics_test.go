@@ -104,6 +104,11 @@ func TestDeployAlerts(t *testing.T) {
 	if len(alerts) == 0 || !slices.Equal(alerts, entries) {
 		t.Errorf("alerts:\n%v\nin the runbook:\n%v", alerts, entries)
 	}
+	for _, m := range regexp.MustCompile(`Notifyd\w+`).FindAllString(testenv.ReadFile(t, deployDir+"/prometheus/inhibit_rules.yaml"), -1) {
+		if !slices.Contains(alerts, m) {
+			t.Errorf("inhibit_rules.yaml names %s, which is no alert", m)
+		}
+	}
 	promtool(t, "check", "rules", deployDir+"/prometheus/rules.yaml")
 	promtool(t, "test", "rules", deployDir+"/prometheus/rules_test.yaml")
 }
