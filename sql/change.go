@@ -190,6 +190,38 @@ func (c *change) holders(ctx context.Context, busy bool) string {
 			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`+here, c.schema)
 }
 
+// relaysAtWork returns an error that wraps [ErrRelays] and names the relays that a change of the mode would find.
+func (c *change) relaysAtWork(ctx context.Context) error {
+	var at bool
+	err := c.conn.QueryRow(ctx, `SELECT EXISTS (`+guardUsers(c.schema)+` AND granted)`).Scan(&at)
+	if err != nil {
+		return fmt.Errorf("look for relays: %w", err)
+	}
+	if !at {
+		return nil
+	}
+	return fmt.Errorf("%w (%s): stop them", ErrRelays, c.sessions(ctx, guardUsers(c.schema)+` AND granted`))
+}
+
+// inUse names the sessions whose locks on the tables the change would wait for.
+func (c *change) inUse(ctx context.Context) (string, error) {
+	var sessions, prepared int
+	err := c.conn.QueryRow(ctx, `SELECT count(DISTINCT pid) FILTER (WHERE pid <> pg_backend_pid()), count(DISTINCT virtualtransaction) FILTER (WHERE pid IS NULL) FROM pg_locks
+		WHERE locktype = 'relation' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation IN (
+			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`, c.schema).Scan(&sessions, &prepared)
+	if err != nil {
+		return "", fmt.Errorf("find who uses the tables: %w", err)
+	}
+	who := ""
+	if sessions > 0 {
+		who = c.holders(ctx, false)
+	}
+	if prepared > 0 {
+		who = join(who, fmt.Sprintf("%d prepared transactions, see pg_prepared_xacts", prepared))
+	}
+	return who, nil
+}
+
 const (
 	// namedSessions is how many sessions are named in an error.
 	namedSessions = 5

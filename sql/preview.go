@@ -11,7 +11,7 @@ import (
 
 // PreviewOptions are the changes that [PreviewOf] describes; the zero value is a migration to the newest version.
 type PreviewOptions struct {
-	// Notify and Mode are those of [MigrateOptions]; an empty Mode keeps the mode.
+	// Notify and Mode mean the same as in [MigrateOptions]; an empty Mode keeps the mode.
 	Notify NotifyMode
 	Mode   Mode
 	// Partition is whether [Partition] follows.
@@ -20,12 +20,12 @@ type PreviewOptions struct {
 	Serialize *bool
 }
 
-// Preview is what a migration would do, and what it would meet.
+// Preview describes a migration before it is run.
 type Preview struct {
 	Schema string `json:"schema"`
-	// Steps are what would be done, in their order. There is always one: functions and triggers are renewed each time.
+	// Steps are in the order in which they would run. There is always one: each migration renews functions and triggers.
 	Steps []PreviewStep `json:"steps"`
-	// Waiting is what waits in the outbox; all zero without tables.
+	// Waiting counts the waiting events; all zero without tables.
 	Waiting Waiting `json:"waiting"`
 	// InUse names the sessions, and the number of prepared transactions, whose locks on the tables a step would wait
 	// for. It is empty without such.
@@ -34,10 +34,10 @@ type Preview struct {
 
 // PreviewStep is one step of a migration.
 type PreviewStep struct {
-	// Does says what the step does, and Locks what it locks, for how long.
+	// Does describes the step, and Locks the tables that it locks, and for how long.
 	Does  string `json:"does"`
 	Locks string `json:"locks"`
-	// Final reports that there is no way back.
+	// Final reports that the step cannot be undone.
 	Final bool `json:"final"`
 	// Refused is why the step would be refused now, with the cure; empty if nothing is known.
 	Refused string `json:"refused"`
@@ -51,8 +51,8 @@ const (
 	locksRelays  = "keeps relays away until the table has its new mode; " + locksAll
 )
 
-// PreviewOf returns what a migration would do. It changes nothing. With tables of an old version it describes the new
-// versions, and what follows them only as far as it can be known.
+// PreviewOf describes a migration. It changes nothing. With tables of an old version it describes the new
+// versions; later steps are described as far as they can be known.
 func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOptions) (p Preview, err error) {
 	if err := ValidateSchema(schema); err != nil {
 		return p, err
@@ -115,7 +115,7 @@ func versionSteps(state State, o PreviewOptions) (steps []PreviewStep) {
 	return steps
 }
 
-// join appends a text to others, of which some are empty.
+// join appends a text to another one, which may be empty.
 func join(all, text string) string {
 	if all == "" {
 		return text
@@ -170,39 +170,7 @@ func (p *Preview) addMode(ctx context.Context, c *change, to Mode, state State) 
 	p.Steps = append(p.Steps, step)
 }
 
-// relaysAtWork returns an error that wraps [ErrRelays] and names the relays that a change of the mode would find.
-func (c *change) relaysAtWork(ctx context.Context) error {
-	var at bool
-	err := c.conn.QueryRow(ctx, `SELECT EXISTS (`+guardUsers(c.schema)+` AND granted)`).Scan(&at)
-	if err != nil {
-		return fmt.Errorf("look for relays: %w", err)
-	}
-	if !at {
-		return nil
-	}
-	return fmt.Errorf("%w (%s): stop them", ErrRelays, c.sessions(ctx, guardUsers(c.schema)+` AND granted`))
-}
-
-// inUse names those whose locks on the tables the change would wait for.
-func (c *change) inUse(ctx context.Context) (string, error) {
-	var sessions, prepared int
-	err := c.conn.QueryRow(ctx, `SELECT count(DISTINCT pid) FILTER (WHERE pid <> pg_backend_pid()), count(DISTINCT virtualtransaction) FILTER (WHERE pid IS NULL) FROM pg_locks
-		WHERE locktype = 'relation' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation IN (
-			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`, c.schema).Scan(&sessions, &prepared)
-	if err != nil {
-		return "", fmt.Errorf("find who uses the tables: %w", err)
-	}
-	who := ""
-	if sessions > 0 {
-		who = c.holders(ctx, false)
-	}
-	if prepared > 0 {
-		who = join(who, fmt.Sprintf("%d prepared transactions, see pg_prepared_xacts", prepared))
-	}
-	return who, nil
-}
-
-// MostCounted bounds what [CountWaiting] counts of each kind.
+// MostCounted is the highest count of [CountWaiting], of each kind.
 const MostCounted = 10_000
 
 // counted returns a count that ends at [MostCounted].
@@ -213,7 +181,7 @@ func counted(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Waiting is what waits in an outbox. None is counted beyond [MostCounted]: one more means more.
+// Waiting counts the waiting events of an outbox. A count of one more than [MostCounted] means more.
 type Waiting struct {
 	// Events are events that no destination has tried yet, in a stream those above the lowest position; Deliveries are
 	// stored ones that are not dead, and DeadLetters those that are.
@@ -227,7 +195,7 @@ func (w Waiting) String() string {
 	return fmt.Sprintf("waiting: %s events and %s stored deliveries; dead letters: %s", counted(w.Events), counted(w.Deliveries), counted(w.DeadLetters))
 }
 
-// CountWaiting counts what waits in an outbox of a mode.
+// CountWaiting counts the waiting events of an outbox that has this mode.
 func CountWaiting(ctx context.Context, db Querier, schema string, mode Mode) (w Waiting, err error) {
 	table := func(name string) string { return pgx.Identifier{schema, name}.Sanitize() }
 	fresh := `state = 'fresh'`

@@ -2,8 +2,10 @@ package config
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
@@ -54,7 +56,7 @@ func (d *fileDecoder) destinations(n *node, names bool) Destinations {
 			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))
 		}
 		if e.value.kind == kindNull && i+1 < len(n.entries) && d.misplaced(n.entries, i+1, path) {
-			continue // its settings are in the wrong column, which explains why it has none
+			continue // the settings below it are in the wrong column
 		}
 		read := d.destination
 		if names {
@@ -172,4 +174,29 @@ func (d *fileDecoder) validate(err error, n *node, path string) {
 		}
 		d.list.add(locate(n, relative), at, "%s%s", prefix(at), scrub(oneLine(message(e)), field.Own(e), d.expand.values))
 	}
+}
+
+// misplaced reports an entry below "destinations" that is a setting of the destination above it: its column is wrong. It
+// returns false if the entry is a destination.
+func (d *fileDecoder) misplaced(entries []entry, i int, path string) bool {
+	e := entries[i]
+	if i == 0 || e.value.kind == kindMap && e.value.get("type") != nil || !d.isSetting(e.name) {
+		return false
+	}
+	above := i - 1
+	for above > 0 && d.isSetting(entries[above].name) {
+		above--
+	}
+	d.list.add(e.value.key, join(path, e.name), "%q is a setting of a destination, in the column of their names: indent it if it belongs to %s", e.name, quote(entries[above].name))
+	return true
+}
+
+// isSetting reports whether destinations have a setting of that name.
+func (d *fileDecoder) isSetting(name string) bool {
+	lane := defaultLane()
+	all := []reflect.Value{reflect.ValueOf(&lane).Elem()}
+	for _, fresh := range slices.Collect(maps.Values(d.registry)) {
+		all = append(all, reflect.Indirect(reflect.ValueOf(fresh())))
+	}
+	return name == "type" || slices.ContainsFunc(settingsOf(all...), func(s setting) bool { return s.name == name })
 }

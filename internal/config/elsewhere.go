@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,7 +15,7 @@ func otherTypes() map[string]string {
 	}
 }
 
-// otherKeys are keys of other tools, with what stands in for them here.
+// otherKeys are keys of other tools, with their names here.
 func otherKeys() map[string]string {
 	return map[string]string{
 		"retries": "max_attempts and backoff of a destination", "retry": "max_attempts and backoff of a destination", "attempts": "max_attempts of a destination",
@@ -25,7 +24,7 @@ func otherKeys() map[string]string {
 	}
 }
 
-// elsewhere returns the cure of an unknown key that belongs to another part of the file, "" if there is none.
+// elsewhere returns the cure of an unknown key that belongs to another part of the file, or "".
 func elsewhere(key, path string) string {
 	if !strings.Contains(path, ".") || strings.HasPrefix(path, "destinations.") && strings.Count(path, ".") == 1 {
 		if found := sectionsWith(key); len(found) > 0 {
@@ -61,29 +60,4 @@ func typeHint(word string, known []string) string {
 		return fmt.Sprintf(" (did you mean %q?)", name)
 	}
 	return suggest(word, known)
-}
-
-// misplaced reports an entry below "destinations" that is a setting of the destination above it: its column is wrong. It
-// returns false if the entry is a destination.
-func (d *fileDecoder) misplaced(entries []entry, i int, path string) bool {
-	e := entries[i]
-	if i == 0 || e.value.kind == kindMap && e.value.get("type") != nil || !d.isSetting(e.name) {
-		return false
-	}
-	above := i - 1
-	for above > 0 && d.isSetting(entries[above].name) {
-		above--
-	}
-	d.list.add(e.value.key, join(path, e.name), "%q is a setting of a destination, in the column of their names: indent it if it belongs to %s", e.name, quote(entries[above].name))
-	return true
-}
-
-// isSetting reports whether destinations have a setting of that name.
-func (d *fileDecoder) isSetting(name string) bool {
-	lane := defaultLane()
-	all := []reflect.Value{reflect.ValueOf(&lane).Elem()}
-	for _, fresh := range slices.Collect(maps.Values(d.registry)) {
-		all = append(all, reflect.Indirect(reflect.ValueOf(fresh())))
-	}
-	return name == "type" || slices.ContainsFunc(settingsOf(all...), func(s setting) bool { return s.name == name })
 }

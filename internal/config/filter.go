@@ -21,7 +21,7 @@ type Filter struct {
 // Place returns where the route is: file, line and column of its match.
 func (r *Route) Place() string { return r.place }
 
-// Filter returns the route's condition, nil if it has none.
+// Filter returns the condition of the route, or nil.
 func (r *Route) Filter() *Filter { return r.filter }
 
 // String returns the condition as it may be shown: as the file has it, unexpanded.

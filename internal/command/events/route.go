@@ -30,7 +30,7 @@ type Routed struct {
 	// Match is the pattern of the routes that decide; empty if no route matches.
 	Match  string      `json:"match"`
 	Routes []RoutedOne `json:"routes"`
-	// Destinations get the event; without an event those are left out whose routes have conditions.
+	// Destinations get the event. Without an event, routes with conditions add none.
 	Destinations []string `json:"destinations"`
 }
 
@@ -142,7 +142,7 @@ func routed(c *config.Config, e *delivery.Event, whole bool) Routed {
 	return r
 }
 
-// trouble is why the event reaches nobody.
+// trouble returns an error if no route matches, or if a condition fails.
 func (r *Routed) trouble() error {
 	for _, one := range r.Routes {
 		if one.Error != "" {

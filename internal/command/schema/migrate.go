@@ -217,6 +217,48 @@ func (f *upFlags) agree(cmd *cobra.Command, conn *pgx.Conn, progress *command.Pr
 	return nil
 }
 
+// preview returns the changes that the flags ask for.
+func (f *upFlags) preview() outboxsql.PreviewOptions {
+	o := outboxsql.PreviewOptions{Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), Partition: f.partitions != ""}
+	if f.serialize.Value != "" {
+		on := f.serialize.Value == "on"
+		o.Serialize = &on
+	}
+	return o
+}
+
+// showEach shows the steps that the flags would take at each outbox.
+func (f *upFlags) showEach(cmd *cobra.Command, a *command.App, progress *command.Progress) error {
+	return each(cmd, a, &f.DatabaseFlags, f.form, func(db command.DatabaseFlags) (preview, error) {
+		conn, err := db.Connect(cmd.Context(), a)
+		if err != nil {
+			return preview{}, err
+		}
+		defer store.Close(cmd.Context(), conn)
+
+		progress.Say("looking at schema %s", db.Schema)
+		p, err := outboxsql.PreviewOf(cmd.Context(), conn, db.Schema, f.preview())
+		if err != nil {
+			return preview{}, err
+		}
+		for _, role := range []struct{ name, may string }{{f.grants.Writer, "insert events"}, {f.grants.Relay, "deliver events"}} {
+			if role.name == "" {
+				continue
+			}
+			step := outboxsql.PreviewStep{Does: fmt.Sprintf("let role %s %s", pgx.Identifier{role.name}.Sanitize(), role.may), Locks: "nothing that is in use"}
+			var exists bool
+			if err := conn.QueryRow(cmd.Context(), `SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)`, role.name).Scan(&exists); err != nil {
+				return preview{}, fmt.Errorf("look for the role %q: %w", role.name, err)
+			}
+			if !exists {
+				step.Refused = "the role does not exist: create it first, with CREATE ROLE"
+			}
+			p.Steps = append(p.Steps, step)
+		}
+		return preview{p}, nil
+	}, printPreview)
+}
+
 // grant gives the roles of the flags their privileges.
 func (f *upFlags) grant(ctx context.Context, conn *pgx.Conn, say func(string)) error {
 	if f.grants == (outboxsql.Roles{}) {
