@@ -43,7 +43,7 @@ type PreviewStep struct {
 	Refused string `json:"refused"`
 }
 
-// locks of steps, as people read them
+// The locks of steps, as people read them.
 const (
 	locksNothing = "nothing that is in use"
 	locksTrigger = "outbox_events against writers, for milliseconds; each try holds them up for 200ms at most"

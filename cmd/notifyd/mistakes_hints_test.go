@@ -15,9 +15,11 @@ func TestMistakesHaveCures(t *testing.T) {
 	t.Parallel()
 	const log, all = "destinations: {a: {type: log}, b: {type: log}}\n", "routes: [{match: '*', to: [a, b]}]\n"
 	for name, c := range map[string]struct{ text, want string }{
-		"settings in the column of names": {"destinations:\n  a:\n  type: log\n  concurrency: 3\n  b: {type: log}\n" + all,
+		"settings in the column of names": {
+			"destinations:\n  a:\n  type: log\n  concurrency: 3\n  b: {type: log}\n" + all,
 			`:4:3: "type" is a setting of a destination, in the column of their names: indent it if it belongs to "a"` + "\n" +
-				`:5:3: "concurrency" is a setting of a destination, in the column of their names: indent it if it belongs to "a"`},
+				`:5:3: "concurrency" is a setting of a destination, in the column of their names: indent it if it belongs to "a"`,
+		},
 		"a setting after a destination": {"destinations:\n  a: {type: log}\n  backoff: {initial: 1s}\n  b: {type: log}\n" + all, `:4:3: "backoff" is a setting of a destination, in the column of their names: indent it if it belongs to "a"`},
 		"a wrong column":                {"destinations:\n  a:\n    type: log\n   output: stderr\n" + all, ":5:4: not valid YAML: did not find expected key while parsing a block mapping that starts on line 3 (check the indentation: the keys of one mapping begin in one column, here in column 3)"},
 		"a setting of a section":        {"listen: 127.0.0.1:9470\nkeep: 3d\n" + log + all, `:2:1: unknown key "listen": it belongs to admin` + "\n" + `:3:1: unknown key "keep": it belongs to retention`},

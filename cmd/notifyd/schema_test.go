@@ -55,7 +55,7 @@ func TestCommittedReferenceIsCurrent(t *testing.T) {
 }
 
 // update makes TestChartChecksConfig write the schema of the chart.
-var update = flag.Bool("update", false, "write the schema of the configuration into the schema of the chart") //nolint:gochecknoglobals // a flag
+var update = flag.Bool("update", false, "write the schema of the configuration into the schema of the chart")
 
 // TestChartChecksConfig: the chart checks config as notifyd does. The schema of its values has the whole schema of the
 // configuration on one line, without what is for readers; -update writes that line.

@@ -109,7 +109,7 @@ func TestReplaysAreBounded(t *testing.T) {
 // privilege goes while somebody types, the text is not lost.
 func TestEditNeedsPrivilege(t *testing.T) {
 	t.Parallel()
-	role := fmt.Sprintf("console_%d", rand.Uint32()) //nolint:gosec // a name
+	role := fmt.Sprintf("console_%d", rand.Uint32())
 	var owner *pgxpool.Pool
 	s := serve(t, func(c *setup) {
 		owner = c.Database.Pool

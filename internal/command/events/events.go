@@ -196,15 +196,15 @@ func (f *eventsFlags) throttle(ctx context.Context, c *config.Config, path strin
 func filter(c *config.Config, e *ops.Event) {
 	candidate := candidateOf(e)
 	for _, r := range c.RoutesOf(e.Type) {
-		when := r.Filter()
-		if when == nil {
+		condition := r.Filter()
+		if condition == nil {
 			continue
 		}
-		if met, err := when.Match(candidate); met || err != nil {
+		if met, err := condition.Match(candidate); met || err != nil {
 			continue // an event that could not be evaluated has a row
 		}
 		for _, name := range r.To {
-			e.Filter(name, when.String())
+			e.Filter(name, condition.String())
 		}
 	}
 }

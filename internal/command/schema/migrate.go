@@ -53,7 +53,7 @@ owner of the tables to run after each migration.
 
 With --dry-run it shows what it would do, what it would lock, what waits in the outbox,
 and who is in the way, and changes nothing.`,
-		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate --mode stream --dry-run\n  notifyd migrate --grant-writer app --grant-relay notifyd\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate --mode stream --dry-run\n  notifyd migrate --grant-writer app --grant-relay relay\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
