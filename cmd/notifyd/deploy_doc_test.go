@@ -61,6 +61,11 @@ func (s *stage) deployed() map[string]act {
 	return map[string]act{
 		"sql 1": {run: func(step) {}}, // done above, with passwords
 		`notifyd migrate --print-grants --schema events --writer shop_app --relay notifyd | psql "$OWNER_URL"`: {as: "set -o pipefail; %s -v ON_ERROR_STOP=1", says: `GRANT`},
+		"notifyd migrate --print-grants --schema events --writer shop_app --relay notifyd >> 0042_notifyd.sql": {after: func(string) {
+			script := testenv.ReadFile(s.T, filepath.Join(s.dir, "0042_notifyd.sql"))
+			execute(s.T, s.url, script) // as a tool does that sends the file at once, for each version anew
+			execute(s.T, s.url, script)
+		}},
 		"sudo install -d /etc/notifyd":                              {as: "%s"},
 		"notifyd config init - | sudo tee /etc/notifyd/config.yaml": {says: `(?m)^version: 1$`},
 		"echo 'DATABASE_URL=postgres://notifyd@db.example.com/app?sslmode=verify-full' | sudo install -m 600 /dev/stdin " + environment: {after: func(string) {
