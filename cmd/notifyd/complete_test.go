@@ -26,6 +26,10 @@ func TestCompletedNames(t *testing.T) {
 		"replay --destination ":     "audit\nhook\n",
 		"replay --output ":          "table\njson\n",
 		"migrate --output ":         "table\njson\n",
+		"migrate --mode ":           "queue\nstream\n",
+		"migrate --notify ":         "auto\nalways\noff\n",
+		"migrate --partitions ":     "daily\n",
+		"status --log-level ":       "debug\ninfo\nwarn\nerror\n",
 		"pause -c /not/there.yaml ": "",
 	} {
 		words := append([]string{"__complete", "-c", path}, strings.Split(args, " ")...)

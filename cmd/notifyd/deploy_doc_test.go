@@ -73,9 +73,9 @@ func (s *stage) deployed() map[string]act {
 				s.Errorf("%v, %v", info, err)
 			}
 		}},
-		"sudo -u notifyd notifyd check-config -c /etc/notifyd/config.yaml":            {as: "env $(cat " + s.dir + environment + ") %s", says: `: ok, `}, //nolint:dupword // the user, and the program
-		`kubectl create secret generic notifyd-db --from-literal=url="$RELAY_URL"`:    secret,
-		`kubectl create secret generic notifyd-owner --from-literal=url="$OWNER_URL"`: secret,
+		"sudo systemd-run --pipe --wait --quiet -p User=notifyd -p EnvironmentFile=/etc/notifyd/environment notifyd check-config -c /etc/notifyd/config.yaml": {as: "env $(cat " + s.dir + environment + ") notifyd check-config -c " + s.dir + "/etc/notifyd/config.yaml", says: `: ok, `},
+		`kubectl create secret generic notifyd-db --from-literal=url="$RELAY_URL"`:                                                                            secret,
+		`kubectl create secret generic notifyd-owner --from-literal=url="$OWNER_URL"`:                                                                         secret,
 		"sed 's|runbook: |runbook_url: https://git.example.com/notifyd/blob/main/|' deploy/prometheus/rules.yaml > rules.yaml": {
 			before: func() {
 				s.write("deploy/prometheus/rules.yaml", testenv.ReadFile(s.T, deployDir+"/prometheus/rules.yaml"))

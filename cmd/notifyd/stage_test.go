@@ -75,7 +75,7 @@ type act struct {
 
 // programs are those that a page may have run.
 func programs() []string {
-	return []string{"cat", "cd", "curl", "echo", "export", "install", "kill", "kubectl", "notifyd", "printf", "psql", "sed", "sha256sum", "tar"}
+	return []string{"cat", "cd", "curl", "echo", "export", "install", "kill", "kubectl", "notifyd", "printf", "psql", "sed", "sha256sum", "systemd-run", "tar"}
 }
 
 // do runs one step.

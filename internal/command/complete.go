@@ -4,13 +4,15 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
 // complete offers names of the configuration file to the shell: destinations for --destination and for arguments
-// called DESTINATION, outboxes for --outbox, and the words of --output. A file that cannot be read offers nothing.
+// called DESTINATION, outboxes for --outbox, and the words of flags that take one of few. A file that cannot be read offers
+// nothing.
 func complete(a *App, cmd *cobra.Command) {
 	flags := map[string]func(*config.Config) []string{
 		"destination": NamesOf,
@@ -24,11 +26,18 @@ func complete(a *App, cmd *cobra.Command) {
 			return names(a, of)
 		})
 	}
-	if f := cmd.Flags().Lookup("output"); f != nil {
+	words := map[string][]string{"mode": {"queue", "stream"}, "notify": {"auto", "always", "off"}, "partitions": {"daily"}}
+	fixed := func(f *pflag.Flag) {
+		choice := words[f.Name]
 		if o, ok := f.Value.(*cli.OneOf); ok {
-			_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+			choice = o.Words
+		}
+		if choice != nil {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(choice, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 		}
 	}
+	cmd.Flags().VisitAll(fixed)
+	cmd.PersistentFlags().VisitAll(fixed)
 	_, arguments, _ := strings.Cut(cmd.Use, " ")
 	if !strings.HasPrefix(arguments, "DESTINATION") {
 		return
