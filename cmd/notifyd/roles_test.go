@@ -418,3 +418,26 @@ func TestSamplerOfTheRelay(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesThatAreNoText: a database in SQL_ASCII takes any bytes as names. An aggregate whose name begins in the middle of a character
+// hinders no event.
+func TestNamesThatAreNoText(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.DatabaseIn(t, "SQL_ASCII")
+			if got := invoke(t, "migrate", "--database-url", url, "--mode", mode); got.code != 0 {
+				t.Fatalf("%+v", got)
+			}
+			r := startReloadable(t, nil, "version: 1\ndatabase: {url: '"+url+"'}\nrelay: {poll_interval: 50ms}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n")
+			execute(t, url, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) SELECT 'a', repeat(E'\x80', 300), repeat(E'\x80', 300), '1' FROM generate_series(1, 3)`)
+			publishTo(t, url, "order.placed", `"last"`)
+			r.stdout.await(t, `"last"`)
+			until(t, url, `SELECT CASE (SELECT mode FROM outbox_mode) WHEN 'queue' THEN NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh') ELSE true END`)
+			if code := r.end(t); code != command.ExitOK {
+				t.Errorf("exit code %d:\n%s", code, r.stderr.text())
+			}
+		})
+	}
+}
