@@ -92,6 +92,8 @@ func TestRolesOfTheDatabase(t *testing.T) {
 				}
 			}
 
+			// By this lock a new destination of a stream did not begin.
+			testdb.Exec(t, stranger, `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::bigint::bit(32)::int, 0)`)
 			r := startReloadable(t, nil, "version: 1\ndatabase: {url: '"+owner+"'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n")
 			r.stderr.await(t, `"relay started"`)
 			testdb.Exec(t, stranger, `SET application_name = 'notifyd/relay'; LISTEN outbox_events`)

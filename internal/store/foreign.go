@@ -30,7 +30,14 @@ const (
 	LockLife LockKind = "life"
 	// LockMode prevents a change of the table's mode.
 	LockMode LockKind = "mode"
+	// LockChange keeps two changes of a schema apart. Migrations name its holder themselves.
+	LockChange LockKind = "change"
 )
+
+// LockKinds returns all kinds.
+func LockKinds() []LockKind {
+	return []LockKind{LockNotify, LockListen, LockLife, LockMode, LockChange}
+}
 
 // ForeignHolder is a session that is not a relay, and holds or waits for a lock that relays need. Every role that may
 // connect can take such a lock.
