@@ -13,8 +13,16 @@ import (
 // hash of the key costs no memory per byte.
 func FuzzOrderingKey(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"order", "7"}, {"", "7"}, {"order", ""}, {"a/b", "c"}, {"a", "b/c"}, {strings.Repeat("ä", 100), strings.Repeat("ö", 100)}, {"x", strings.Repeat("y", 10_000)},
-		{strings.Repeat("\x80", 300), "7"}, {"x", strings.Repeat("\x80", 300)}, {strings.Repeat("x", 127) + "\xff", "\x80\x00"},
+		{"order", "7"},
+		{"", "7"},
+		{"order", ""},
+		{"a/b", "c"},
+		{"a", "b/c"},
+		{strings.Repeat("ä", 100), strings.Repeat("ö", 100)},
+		{"x", strings.Repeat("y", 10_000)},
+		{strings.Repeat("\x80", 300), "7"},
+		{"x", strings.Repeat("\x80", 300)},
+		{strings.Repeat("x", 127) + "\xff", "\x80\x00"},
 	} {
 		f.Add(seed[0], seed[1])
 	}

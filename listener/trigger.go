@@ -321,7 +321,7 @@ func (t *Trigger) keptByOther(ctx context.Context) (kept bool, err error) {
 type holder struct {
 	pid               int32
 	user, application string
-	// relay: the name is that of a relay, which any role can set, and the role may add deliveries.
+	// relay reports a relay: it has the name of one, which any role can set, and its role may add deliveries.
 	relay bool
 }
 

@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// Accounts share refusals between the parts of a program that log in with the same credentials: a server counts the failures of an
-// account, whoever causes them. The zero value is ready. It is safe for concurrent use.
+// Accounts shares refusals between the parts of a program that log in with the same credentials. A server counts the failures of an
+// account, and not of a part. The zero value is ready, and safe for concurrent use.
 type Accounts struct {
 	mu  sync.Mutex
 	all map[string]*account
 }
 
-// account is what is known of one set of credentials.
+// account holds the results of logins with one set of credentials.
 type account struct {
 	Gate
 	turn     chan struct{} // capacity 1: the right to log in until a login was accepted

@@ -5,8 +5,8 @@ import (
 	"runtime"
 )
 
-// Allocated returns how many bytes f allocates, freed ones included: the least of three runs, because other goroutines, such as those of
-// a fuzz target, may allocate meanwhile. Tests that run in parallel with others cannot use it.
+// Allocated returns the bytes that f allocates, including freed ones. It takes the least of three runs: the goroutines of a fuzz target
+// allocate, too. Parallel tests cannot use it.
 func Allocated(f func()) uint64 {
 	least := uint64(math.MaxUint64)
 	for range 3 {

@@ -138,7 +138,7 @@ func FuzzPlaces(f *testing.F) {
 				var out string
 				const perByte, once = 256, 1 << 16
 				n := testenv.Allocated(func() { out, err = template.Render(d) })
-				if n > uint64(perByte*len(payload)+once) { //nolint:gosec // positive
+				if n > uint64(perByte*len(payload)+once) {
 					t.Errorf("%s: %d bytes are allocated for %d", template.Source(), n, len(payload))
 				}
 				if err == nil && !p.stays(out) {

@@ -16,8 +16,15 @@ import (
 // Context allows.
 func FuzzTraceparent(f *testing.F) {
 	for _, seed := range [][2]string{
-		{writer, ""}, {unsampled, "a=1"}, {"", strings.Repeat("a=1,", 1000)}, {strings.ToUpper(writer), "a=1"}, {"01" + writer[2:] + "-x", "a=\x00"}, {"ff" + writer[2:], "="}, {writer[:54] + "9", ",,"},
-		{writer, strings.Repeat("k", 300) + "=v"}, {"00-0-0-0", "a=1,a=2"},
+		{writer, ""},
+		{unsampled, "a=1"},
+		{"", strings.Repeat("a=1,", 1000)},
+		{strings.ToUpper(writer), "a=1"},
+		{"01" + writer[2:] + "-x", "a=\x00"},
+		{"ff" + writer[2:], "="},
+		{writer[:54] + "9", ",,"},
+		{writer, strings.Repeat("k", 300) + "=v"},
+		{"00-0-0-0", "a=1,a=2"},
 	} {
 		f.Add(seed[0], seed[1], "TraceParent")
 	}
