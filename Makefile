@@ -147,6 +147,10 @@ $(ACTIONLINT):
 vuln: ## look for known vulnerabilities in what we call
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) ./...
 
+.PHONY: attack
+attack: setup $(GOTESTSUM) ## run the tests that SECURITY.md names: what each role can do at worst
+	./scripts/attack $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS)
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(FUZZTIME)

@@ -59,7 +59,7 @@ func appendKey(b []byte, e *delivery.Event) []byte {
 	if len(b)-start > maxKeyBytes {
 		sum := sha256.Sum256(b[start:])
 		end := start + keptBytes
-		for !utf8.RuneStart(b[end]) {
+		for end > start && !utf8.RuneStart(b[end]) { // names in SQL_ASCII may be no text
 			end--
 		}
 		b = append(b[:end], '#')

@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -9,11 +11,13 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestForeignLocks: every role that may connect can take the locks that relays need. A relay
-// that meets such a lock names the session in its log, and continues when the session has ended.
+// that meets such a lock names the session in its log, and continues when the session has ended. A role that only reads is no
+// relay, whatever application_name it sets.
 func TestForeignLocks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -35,26 +39,16 @@ func TestForeignLocks(t *testing.T) {
 			if err := first.end(); err != nil {
 				t.Fatal(err)
 			}
-			holder, err := e.pool.Acquire(e.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer holder.Release()
-			if _, err := holder.Exec(e.ctx, `SET application_name = 'psql'`); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := holder.Exec(e.ctx, `SELECT `+c.lock); err != nil {
-				t.Fatal(err)
-			}
+			holder := testdb.Connect(t, reader(t, e))
+			testdb.Exec(t, holder, `SET application_name = 'notifyd/relay'`)
+			testdb.Exec(t, holder, `SELECT `+c.lock)
 			r := e.start(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollInterval: 20 * time.Millisecond})
-			pid := fmt.Sprint("pid ", holder.Conn().PgConn().PID(), ",")
+			pid := fmt.Sprint("pid ", holder.PgConn().PID(), ",")
 			testenv.Await(t, "the report", func() bool {
-				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", holder.Conn().PgConn().PID(), " "), pid)
+				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", holder.PgConn().PID(), " "), pid)
 				return strings.Contains(text, c.says) && strings.Contains(text, pid)
 			})
-			if _, err := holder.Exec(e.ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Exec(t, holder, `SELECT pg_advisory_unlock_all()`)
 			e.insert("a", "1")
 			e.untilDone()
 			if n := strings.Count(r.log.text(), c.says); n != 1 {
@@ -65,4 +59,22 @@ func TestForeignLocks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// reader makes a role that may read the tables, and returns the URL to connect as it.
+func reader(t *testing.T, e *env) string {
+	t.Helper()
+	u, err := url.Parse(e.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "reader_of" + strings.ReplaceAll(u.Path, "/", "_")
+	e.exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO ` + name)
+	t.Cleanup(func() {
+		if _, err := e.pool.Exec(context.WithoutCancel(e.ctx), `DROP OWNED BY `+name+`; DROP ROLE `+name); err != nil {
+			t.Error(err)
+		}
+	})
+	u.User = url.UserPassword(name, "secret")
+	return u.String()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -310,7 +309,7 @@ func (t *Trigger) keptByOther(ctx context.Context) (kept bool, err error) {
 		by, kept, err = holderOf(ctx, c, `l.objsubid = 1 AND l.classid = ((`+lockKey+`) >> 32)::oid AND l.objid = ((`+lockKey+`) & 4294967295)::oid`)
 		return err
 	})
-	if kept && !strings.HasPrefix(by.application, "notifyd/") && t.foreign != by.pid {
+	if kept && !by.relay && t.foreign != by.pid {
 		t.foreign = by.pid
 		t.log.WarnContext(ctx, "session that is not a relay suppresses the trigger",
 			"pid", by.pid, "user", by.user, "application_name", by.application, "cure", "run notifyd doctor")
@@ -322,17 +321,20 @@ func (t *Trigger) keptByOther(ctx context.Context) (kept bool, err error) {
 type holder struct {
 	pid               int32
 	user, application string
+	// relay reports a relay: it has the name of one, which any role can set, and its role may add deliveries.
+	relay bool
 }
 
 // holderOf returns another session that holds an advisory lock exclusively; condition selects the lock. It ignores a
 // session that has just ended, which pg_stat_activity no longer lists. A prepared transaction counts, with the pid 0.
 func holderOf(ctx context.Context, conn *pgx.Conn, condition string, args ...any) (by holder, found bool, err error) {
-	err = conn.QueryRow(ctx, `SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, '')
+	err = conn.QueryRow(ctx, `SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''),
+			coalesce(a.application_name LIKE 'notifyd/%' AND has_table_privilege(a.usesysid, to_regclass('outbox_deliveries')::oid, 'INSERT'), false)
 		FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND (l.pid IS NULL OR a.pid IS NOT NULL)
-		AND `+condition, args...).Scan(&by.pid, &by.user, &by.application)
+		AND `+condition, args...).Scan(&by.pid, &by.user, &by.application, &by.relay)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return by, false, nil
 	}

@@ -138,6 +138,7 @@ func TestGrantsRelay(t *testing.T) {
 	for _, statement := range []string{
 		"INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')", "UPDATE outbox_events SET payload = '2'",
 		"UPDATE outbox_events SET event_type = 'b'", "TRUNCATE outbox_events", "TRUNCATE outbox_deliveries", "DELETE FROM outbox_migrations",
+		"DELETE FROM outbox_audit", "UPDATE outbox_audit SET actor = 'x'",
 		"INSERT INTO outbox_migrations (version, name) VALUES (99, 'x')", "CREATE TABLE mine ()", "ALTER TABLE outbox_events ADD mine int",
 		"DROP TRIGGER outbox_events_notify ON outbox_events", "CREATE OR REPLACE FUNCTION outbox_notify_auto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'",
 	} {

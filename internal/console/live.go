@@ -11,36 +11,38 @@ import (
 )
 
 const (
-	// maxStreams bounds the open streams of a console, and maxStreamsEach those of one login. A browser has one per page.
-	maxStreams     = 128
+	// maxStreams bounds the open streams of all logins with the same rights: viewers take none from operators. maxStreamsEach
+	// bounds those of one login. A browser has one per page.
+	maxStreams     = 64
 	maxStreamsEach = 16
 )
 
 // streams counts open streams by login.
 type streams struct {
 	mu  sync.Mutex
-	sum int
+	sum map[bool]int // by readOnly
 	all map[session]int
 }
 
-// open counts one more stream of a login until done is called. ok is false if there are too many.
-func (s *streams) open(of session) (done func(), ok bool) {
+// open counts one more stream of a viewer until done is called. ok is false if there are too many.
+func (s *streams) open(v viewer) (done func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sum >= maxStreams || s.all[of] >= maxStreamsEach {
+	if s.sum[v.readOnly] >= maxStreams || s.all[v.session] >= maxStreamsEach {
 		return nil, false
 	}
 	if s.all == nil {
+		s.sum = make(map[bool]int)
 		s.all = make(map[session]int)
 	}
-	s.sum++
-	s.all[of]++
+	s.sum[v.readOnly]++
+	s.all[v.session]++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.sum--
-		if s.all[of]--; s.all[of] == 0 {
-			delete(s.all, of)
+		s.sum[v.readOnly]--
+		if s.all[v.session]--; s.all[v.session] == 0 {
+			delete(s.all, v.session)
 		}
 	}, true
 }
@@ -80,7 +82,7 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if view == nil {
 		return notFound("There is no such stream.")
 	}
-	done, ok := o.streams.open(v.session)
+	done, ok := o.streams.open(v)
 	if !ok {
 		return failure{http.StatusServiceUnavailable, "Too many pages are open. Close some, or reload this page to see its figures."}
 	}

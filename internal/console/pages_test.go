@@ -602,12 +602,15 @@ func TestManyStreams(t *testing.T) {
 
 	var all streams
 	for i := range maxStreams {
-		if _, ok := all.open(session(strconv.Itoa(i / maxStreamsEach))); !ok {
+		if _, ok := all.open(viewer{session: session(strconv.Itoa(i / maxStreamsEach)), readOnly: true}); !ok {
 			t.Fatalf("stream %d", i)
 		}
 	}
-	if _, ok := all.open("another"); ok {
+	if _, ok := all.open(viewer{session: "another", readOnly: true}); ok {
 		t.Error("any number of logins has streams")
+	}
+	if _, ok := all.open(viewer{session: "operator"}); !ok {
+		t.Error("viewers have taken the streams of operators")
 	}
 }
 

@@ -243,7 +243,13 @@ func TestSessionsEnd(t *testing.T) {
 	for i := range maxSessions {
 		s.open(now.Add(time.Duration(i+1)*time.Second), false)
 	}
-	if lives(now) || len(s.all) != maxSessions {
+	if !lives(now) {
+		t.Error("a login with other rights ends the session")
+	}
+	for i := range maxSessions {
+		s.open(now.Add(time.Duration(i+1)*time.Second), true)
+	}
+	if lives(now) || len(s.all) != 2*maxSessions {
 		t.Errorf("%d sessions are kept", len(s.all))
 	}
 }

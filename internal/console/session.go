@@ -19,7 +19,7 @@ const (
 	cookieName = "notifyd_session"
 	// sessionLife is how long a login lasts: a working day.
 	sessionLife = 8 * time.Hour
-	// maxSessions bounds memory. The oldest goes first.
+	// maxSessions bounds the logins with the same rights. The oldest goes first: a viewer ends no login of an operator.
 	maxSessions = 256
 )
 
@@ -56,14 +56,21 @@ func (s *sessions) open(now time.Time, readOnly bool) session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var oldest session
+	alike := 0
 	for other, l := range s.all {
 		if !now.Before(l.end) {
 			delete(s.all, other)
-		} else if oldest == "" || l.end.Before(s.all[oldest].end) {
+			continue
+		}
+		if l.readOnly != readOnly {
+			continue
+		}
+		alike++
+		if oldest == "" || l.end.Before(s.all[oldest].end) {
 			oldest = other
 		}
 	}
-	if len(s.all) >= maxSessions {
+	if alike >= maxSessions {
 		delete(s.all, oldest)
 	}
 	if s.all == nil {

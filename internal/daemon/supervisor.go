@@ -81,6 +81,7 @@ func newSupervisor(c *config.Config, from origin, load func() (*config.Config, e
 // run delivers events until ctx ends. It then stops all members and returns their errors. If once is set, run also
 // returns when every relay has ended, with the reasons of those that failed.
 func (s *supervisor) run(ctx context.Context, reloads <-chan struct{}) error {
+	ctx = pace.With(ctx, new(pace.Accounts))
 	listed := s.listed(s.config)
 	only, err := s.buildOnly(ctx, listed)
 	if err != nil {
@@ -289,7 +290,7 @@ func (s *supervisor) reload(ctx context.Context) {
 		s.log.WarnContext(ctx, "configuration", "warning", w.String())
 	}
 	s.found(ctx, r.wrong, nil)
-	s.apply(ctx, r.wanted, r.next)
+	s.apply(pace.With(ctx, new(pace.Accounts)), r.wanted, r.next) // a reload is not held back
 	if ctx.Err() != nil {
 		return
 	}

@@ -399,6 +399,12 @@ func TestHealthy(t *testing.T) {
 			if len(r.Findings) != r.Count(OK) || len(r.Findings) != len(checks())+2 {
 				t.Errorf("schema %s: %d findings: %+v", schema, len(r.Findings), r.Findings)
 			}
+			locks := r.of("locks")
+			for _, kind := range store.LockKinds() {
+				if !strings.Contains(locks[0].Text, string(kind)+" (") || strings.Contains(locks[0].Text, "unknown") {
+					t.Errorf("the lock %s is not listed: %+v", kind, locks)
+				}
+			}
 		}
 	}
 	worse := func(check string, severity Severity, text, cure string, change func(*Options), statements ...string) {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // checkLocks looks for sessions that are not relays and have a lock that relays need. Every role
-// that may connect can take one.
+// that may connect can take one, so the check lists them.
 func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
 	holders, err := store.ReadForeignHolders(ctx, e.conn, e.Schema)
 	if err != nil {
@@ -20,7 +21,11 @@ func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
 	for _, s := range holders {
 		findings = append(findings, found(Error, e.without(s), "A session that is not a relay has a lock that relays need, %s: %s.", s, harm(s.Kind)))
 	}
-	return "No session but those of relays has a lock that relays need.", findings, nil
+	var all []string
+	for _, kind := range store.LockKinds() {
+		all = append(all, fmt.Sprintf("%s (%s)", kind, harm(kind)))
+	}
+	return "No session but those of relays has a lock that relays need. Every role that may connect can take them: " + strings.Join(all, ", ") + ".", findings, nil
 }
 
 // harm describes the failure while a foreign session has a lock.
@@ -34,6 +39,8 @@ func harm(kind store.LockKind) string {
 		return "a relay that has died counts as alive until its leases end, or one cannot show that it is alive"
 	case store.LockMode:
 		return "no relay can start or connect again"
+	case store.LockChange:
+		return "no migration and no change of the mode can begin"
 	default:
 		return "its purpose is unknown"
 	}

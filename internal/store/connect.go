@@ -207,11 +207,15 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 		// Of several hosts, choose the primary. pgx would accept the first that answers.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
-	who := strings.Join([]string{cfg.Host, cfg.User, cfg.Password}, "\x00")
+	who := strings.Join([]string{cfg.Host, strconv.Itoa(int(cfg.Port)), cfg.User, cfg.Password}, "\x00")
 	if err := c.logins.Refusal(who); err != nil {
 		return nil, &connectError{err, c.Wants}
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	var conn *pgx.Conn
+	err = login.Shared(ctx, who, isWrongPassword, func() (err error) {
+		conn, err = pgx.ConnectConfig(ctx, cfg)
+		return err //nolint:wrapcheck // below
+	})
 	if err != nil {
 		if IsLogin(err) {
 			c.logins.Refused(who, err)

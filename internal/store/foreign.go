@@ -30,7 +30,14 @@ const (
 	LockLife LockKind = "life"
 	// LockMode prevents a change of the table's mode.
 	LockMode LockKind = "mode"
+	// LockChange keeps two changes of a schema apart. Migrations name its holder themselves.
+	LockChange LockKind = "change"
 )
+
+// LockKinds returns all kinds.
+func LockKinds() []LockKind {
+	return []LockKind{LockNotify, LockListen, LockLife, LockMode, LockChange}
+}
 
 // ForeignHolder is a session that is not a relay, and holds or waits for a lock that relays need. Every role that may
 // connect can take such a lock.
@@ -55,7 +62,7 @@ func (s ForeignHolder) String() string {
 }
 
 // sqlForeignHolders ignores short uses of these locks: writers test the locks of the trigger, inside a statement and without
-// waiting, and schema changes exclude relays. The application_name identifies a relay, unless its role may not read events.
+// waiting, and schema changes exclude relays. Any role can set an application_name: a relay's role also may add deliveries.
 const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode, granted FROM pg_catalog.pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
 	used AS (SELECT CASE WHEN classid = $2::bigint::oid THEN 'notify' WHEN classid = $3::bigint::oid THEN 'life'
@@ -69,7 +76,7 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 	FROM used LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = used.pid
 	WHERE (used.kind <> 'listen' OR used.pid IS NULL OR NOT used.granted OR a.state <> 'active') AND (coalesce(a.application_name, '') NOT LIKE 'notifyd/%'
 		OR used.kind = 'life' AND used.mode = 'ExclusiveLock'
-		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_events')::oid, 'SELECT'))
+		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_deliveries')::oid, 'INSERT'))
 	ORDER BY 1, 2`
 
 // ReadForeignHolders returns the sessions that are not relays and hold or wait for a lock that the relays of a schema

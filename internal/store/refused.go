@@ -70,6 +70,12 @@ func IsLogin(err error) bool {
 	return !unreached && (code == wrongPassword || code == notAdmitted)
 }
 
+// isWrongPassword reports whether err refuses the credentials in every database of the server.
+func isWrongPassword(err error) bool {
+	code, _ := stateOf(err)
+	return code == wrongPassword
+}
+
 // refusal returns the cure of a lasting refusal; "" for any other error.
 func refusal(err error) string {
 	switch code, _ := stateOf(err); code {

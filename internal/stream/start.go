@@ -36,8 +36,9 @@ func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missin
 	return nil
 }
 
-// sqlCreating serializes the relays that create positions.
-const sqlCreating = `SELECT pg_advisory_xact_lock('outbox_positions'::regclass::oid::bigint::bit(32)::int, 0)`
+// sqlCreating serializes the relays that create positions. The lock needs the right to update positions, which an advisory lock
+// does not, and lets updates through.
+const sqlCreating = `LOCK TABLE outbox_positions IN SHARE UPDATE EXCLUSIVE MODE`
 
 // newPosition is a new position, as the log shows it.
 type newPosition struct {

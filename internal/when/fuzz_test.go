@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -13,6 +14,7 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // FuzzCompile: whatever is written, the compiler says no with a place in the text, or the expression can
@@ -64,6 +66,64 @@ func FuzzPayload(f *testing.F) {
 		}
 		if v, ok := got.(ref.Val); !ok || !same(v, want) {
 			t.Fatalf("%q is %v, want %v", text, got, want)
+		}
+	})
+}
+
+// FuzzCost: no expression reads more than a few times the payload, whatever two values it compares, and the memory is linear in it.
+// The same holds for the other parts of an event.
+func FuzzCost(f *testing.F) {
+	for _, seed := range [][2]string{
+		{`1`, `2`},
+		{`{"a":{"a":{"a":1}}}`, `{"a":{"a":{"a":2}}}`},
+		{`[[[[]]]]`, `[[[1]]]`},
+		{`{"a":1,"a":2,"\u0061":3}`, `{"b":1,"a":[]}`},
+		{`"x\ud800"`, `"\u0000"`},
+		{`[1,1.0,1e0,true,null]`, `[]`},
+		{strings.Repeat("[", 500) + strings.Repeat("]", 500), strings.Repeat("[", 500) + "1" + strings.Repeat("]", 500)},
+		{`{` + strings.Repeat(`"k":{},`, 300) + `"k":1}`, `{` + strings.Repeat(`"\u006b":{},`, 300) + `"k":2}`},
+		{`[` + strings.Repeat("[],", 2_000) + `1]`, `[` + strings.Repeat("[],", 2_000) + `2]`},
+	} {
+		f.Add(seed[0], seed[1], "order", "A-7")
+	}
+	// A smaller payload is read without an index of its parts: at worst up to the bound of every expression, 2 MiB.
+	pad := strings.Repeat("x", smallText)
+	l := language(f)
+	var all []*Expression
+	for _, text := range append(costly(), `event.aggregate_id + headers["h"] == event.type`, `headers.exists(k, headers[k] == event.aggregate_id)`, `headers == {"h": event.aggregate_id}`,
+		`event.type.matches("^(a|b)*$")`, `event.type in [event.aggregate_id, headers["h"]]`) {
+		x, err := l.Compile(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		all = append(all, x)
+	}
+	f.Fuzz(func(t *testing.T, before, after, eventType, aggregateID string) {
+		if !json.Valid([]byte(before)) || !json.Valid([]byte(after)) {
+			return
+		}
+		text, err := json.Marshal(after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := event(`{"before": ` + before + `, "after": ` + after + `, "same": ` + before + `, "list": [` + before + `, ` + after + `], "text": ` + string(text) + `, "pad": "` + pad + `"}`)
+		e.Type, e.AggregateID, e.Headers = eventType, aggregateID, map[string]string{"h": aggregateID}
+		size := len(e.Payload) - len(pad) + len(eventType) + 2*len(aggregateID)
+		for i, x := range all {
+			var c delivery.Candidate
+			const perByte, once = 128, 8 * smallText
+			allocated := testenv.Allocated(func() {
+				c = delivery.Candidate{Event: e}
+				_, _ = x.Match(&c)
+			})
+			if allocated > uint64(perByte*size+once) {
+				t.Errorf("%s: %d bytes are allocated for %d", x.text, allocated, size)
+			}
+			if found, ok := c.Memo.(*facts); ok && found.document != nil && i < len(costly()) {
+				if read := multiple*len(e.Payload) + spare - found.document.left; read > most*size+8*len(pad) {
+					t.Errorf("%s: %d bytes are read of %d", x.text, read, len(e.Payload))
+				}
+			}
 		}
 	})
 }

@@ -3,17 +3,25 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // FuzzHeaders: whatever SQL has stored in the column is kept: strings as they are, other values as
-// their JSON, and a value that is not an object as a whole.
+// their JSON, and a value that is not an object as a whole. The memory is linear in the text.
 func FuzzHeaders(f *testing.F) {
 	for _, seed := range []string{"", "null", "{}", "[]", `"a"`, "1", `{"a": "b"}`, `{"a": 1, "b": null, "c": {"d": [true]}}`, `{"\u0061": "\ud83d\ude00"}`, `{"": ""}`, `{"a": "1", "a": "2"}`, "{"} {
 		f.Add([]byte(seed))
 	}
+	f.Add([]byte(`{"a":` + strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000) + `}`))
+	f.Add([]byte(`{` + strings.Repeat(`"":[],`, 2_000) + `"a":1}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got := DecodeHeaders(raw)
+		var got map[string]string
+		if n, most := testenv.Allocated(func() { got = DecodeHeaders(raw) }), 64*len(raw)+1<<14; n > uint64(most) {
+			t.Errorf("%d bytes are allocated for %d", n, len(raw))
+		}
 		var values map[string]any
 		if len(raw) == 0 {
 			if len(got) != 0 {
