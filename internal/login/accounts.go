@@ -16,7 +16,7 @@ type Accounts struct {
 type account struct {
 	Gate
 	turn     chan struct{} // capacity 1: the right to log in until a login was accepted
-	accepted bool          // guarded by Accounts.mu
+	accepted chan struct{} // closed while the last login was accepted; guarded by Accounts.mu
 }
 
 // maxAccounts bounds memory: temporary passwords are new credentials each.
@@ -36,35 +36,31 @@ func Shared(ctx context.Context, who string, isRefusal func(error) bool, connect
 	}
 
 	a, accepted := all.of(who)
-	if !accepted {
-		select {
-		case a.turn <- struct{}{}:
-			defer func() { <-a.turn }()
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	select {
+	case <-accepted:
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	if err := a.Refusal(who); err != nil {
 		return err
 	}
+
 	err := connect()
-	refused := isRefusal(err)
-	if refused {
-		a.Refused(who, err)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		a.Accepted()
-	}
-	if err == nil || refused {
-		all.mu.Lock()
-		a.accepted = !refused
-		all.mu.Unlock()
+		all.set(a, true)
+	case isRefusal(err):
+		a.Refused(who, err)
+		all.set(a, false)
 	}
 	return err
 }
 
-// of returns the account of some credentials, and whether the last login was accepted.
-func (s *Accounts) of(who string) (a *account, accepted bool) {
+// of returns the account of some credentials, and a channel that is closed once a login was accepted.
+func (s *Accounts) of(who string) (a *account, accepted <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a = s.all[who]; a != nil {
@@ -73,7 +69,23 @@ func (s *Accounts) of(who string) (a *account, accepted bool) {
 	if s.all == nil || len(s.all) >= maxAccounts {
 		s.all = make(map[string]*account)
 	}
-	a = &account{turn: make(chan struct{}, 1)}
+	a = &account{turn: make(chan struct{}, 1), accepted: make(chan struct{})}
 	s.all[who] = a
-	return a, false
+	return a, a.accepted
+}
+
+// set records whether the last login was accepted. An acceptance lets all that wait log in at once.
+func (s *Accounts) set(a *account, accepted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-a.accepted:
+		if !accepted {
+			a.accepted = make(chan struct{})
+		}
+	default:
+		if accepted {
+			close(a.accepted)
+		}
+	}
 }
