@@ -195,6 +195,7 @@ func (r *Relay) run(ctx context.Context) error {
 			s.Close(ctx)
 		}
 		r.limits.Close(ctx)
+		r.calls.Close(ctx)
 	}
 	r.session.Close(ctx)
 	if cause := context.Cause(ctx); outboxsql.EndsRelay(cause) && !outboxsql.EndsRelay(err) {

@@ -69,6 +69,7 @@ type lane struct {
 	slow        map[*job]struct{} // begun jobs of events whose last calls failed slowly
 	timer       *time.Timer       // wakes the engine; nil before the first wait
 	limiter     *limit.Limiter    // nil without a rate limit
+	calls       Calls             // records calls with large events; may be nil
 
 	agg      *queues // keeps the events of each aggregate in order; nil for an engine without order
 	together bool    // the handler accepts several events of an aggregate in one call
@@ -723,9 +724,9 @@ func (l *lane) heldLocked(j *job) (delay time.Duration, why error, ok bool) {
 	return l.health.Holds(now, j.Value.event.Type)
 }
 
-// aloneLocked reports whether an event is quarantined or refused: its call has no other events.
+// aloneLocked reports whether an event is quarantined, refused or large: its call has no other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil
+	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil || l.large(j)
 }
 
 // putBack returns jobs that a worker took and did not begin to the queue. They need more workers now than short calls
@@ -772,6 +773,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 		*out = l.classify(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
+	c.record.end(out.verdict)
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
 		l.putBack(rest)
 		rest = nil
@@ -813,6 +815,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
+	c.record.end(outs[0].verdict)
 	l.finished(c.begin, elapsed, c.jobs, outs)
 }
 
