@@ -52,7 +52,7 @@ func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
 	l := w.lane
 	e := j.Value.event
 	r = &recorded{lane: l, job: j}
-	if !processTurns.begin(l.ctx, false) {
+	if !l.turns.begin(l.ctx, false) {
 		w.turnAway(j)
 		return nil, false
 	}
@@ -62,15 +62,15 @@ func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
 		return r, true
 	}
 
-	processTurns.end(false)
+	l.turns.end(false)
 	failures := j.Value.failures() + ended
 	if failures >= max(l.dest.MaxAttempts, leastEnded) {
 		// The record stays: the process may end again before the dead letter is written.
 		j.Value.batch.addFailures(j, ended-1)
-		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: raise its memory limit, or lower max_event_bytes", ended))
+		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: raise the memory limit of the relay, or lower relay.max_event_bytes", ended))
 		return nil, false
 	}
-	if !processTurns.begin(l.ctx, true) {
+	if !l.turns.begin(l.ctx, true) {
 		w.turnAway(j)
 		return nil, false
 	}
@@ -90,7 +90,7 @@ func (r *recorded) end(v Verdict) {
 	if r == nil {
 		return
 	}
-	processTurns.end(r.alone)
+	r.lane.turns.end(r.alone)
 	left := 0
 	if v == VerdictReleased {
 		r.job.Value.batch.addFailures(r.job, -r.ended)
@@ -120,7 +120,9 @@ type turns struct {
 }
 
 // processTurns has the calls of all relays of the process: all of them end with it.
-var processTurns = turns{changed: make(chan struct{})}
+var processTurns = newTurns()
+
+func newTurns() *turns { return &turns{changed: make(chan struct{})} }
 
 const (
 	// turnWait bounds the wait for a turn: meanwhile the event takes a worker, and its lease is renewed.

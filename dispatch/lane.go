@@ -70,6 +70,7 @@ type lane struct {
 	timer       *time.Timer       // wakes the engine; nil before the first wait
 	limiter     *limit.Limiter    // nil without a rate limit
 	calls       Calls             // records calls with large events; may be nil
+	turns       *turns            // of calls with large events
 
 	agg      *queues // keeps the events of each aggregate in order; nil for an engine without order
 	together bool    // the handler accepts several events of an aggregate in one call
@@ -79,7 +80,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	l := &lane{
 		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{},
-		slow: make(map[*job]struct{}),
+		slow: make(map[*job]struct{}), turns: processTurns,
 	}
 	l.workers = workers{lane: l, epoch: time.Now()}
 	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
