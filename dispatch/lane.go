@@ -369,6 +369,9 @@ func (l *lane) GoOn(n uint64) bool {
 // ErrLimited is the error of a delivery that the rate limit of its destination delays.
 var ErrLimited = errors.New(limit.Waits)
 
+// NotEvaluated is the wait of a delivery whose key is not known, because the keys before it took too long.
+const NotEvaluated time.Duration = -1
+
 // maxRateKey is the longest key that is stored unhashed, in bytes.
 const maxRateKey = 128
 
@@ -380,16 +383,28 @@ const maxRateKey = 128
 // wait, 0 for those that may begin; nil if all may. Without keys, all deliveries behind a delayed one wait at least
 // as long. Call it in the order of the handover. It may query the database.
 //
-// Deliveries that the lane will not begin take nothing: those behind a failure, refused or expired.
-func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
+// Deliveries that the lane will not begin take nothing: those behind a failure, refused or expired. Once the function for keys has
+// taken longer than within, the further deliveries get NotEvaluated and take nothing. 0 means no bound.
+func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duration) {
 	places := l.begins(all)
-	wants := make([]limit.Want, len(places))
-	for i, at := range places {
-		wants[i] = limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited}
+	wants := make([]limit.Want, 0, len(places))
+	began := time.Now()
+	for _, at := range places {
+		isLate := l.dest.RateKey != nil && within > 0 && len(wants) > 0 && time.Since(began) > within
+		if isLate {
+			break
+		}
+		wants = append(wants, limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited})
 	}
+	late := places[len(wants):]
+	places = places[:len(wants)]
+
 	some, err := l.limiter.Take(l.ctx, wants)
-	if some == nil {
+	switch {
+	case some == nil && len(late) == 0:
 		return nil
+	case some == nil:
+		some = make([]time.Duration, len(wants))
 	}
 	if err != nil {
 		l.log.Debug("rate limit query failed", "err", err)
@@ -406,6 +421,9 @@ func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
 			}
 			l.figures.skipped.limitedFor(now.Add(waits[at]))
 		}
+	}
+	for _, at := range late {
+		waits[at] = NotEvaluated
 	}
 	if !l.limiter.Keyed() {
 		for i := 1; i < len(waits); i++ {

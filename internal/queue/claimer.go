@@ -216,6 +216,10 @@ func (c *claimer) handOut(work []Work) *claim {
 	return held
 }
 
+// evaluateFor is how long a claim evaluates filters, and then rate keys, before it leaves further events to the next claim: its
+// transaction is open meanwhile. A claim evaluates at least one event.
+const evaluateFor = 100 * time.Millisecond
+
 // plan routes a work, and adds it to the shares of its lanes that have capacity. An event that a filter drops is settled
 // for that lane, as if delivered. If another lane has no capacity for such an event, the event becomes a row, so no
 // sweep calls the filter again.
@@ -248,8 +252,15 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 	for _, l := range lanes {
 		refused := w.Refused
 		if f := c.e.d.FilterOf(l.Destination().Name, w.Event.Type); f != nil && refused == nil {
+			if held.evaluated > evaluateFor {
+				held.returnWork(i, l, passed)
+				continue
+			}
 			var passes bool
-			if passes, refused = f(&candidate); !passes {
+			began := time.Now()
+			passes, refused = f(&candidate)
+			held.evaluated += time.Since(began)
+			if !passes {
 				continue
 			}
 		}
@@ -277,7 +288,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 // capacity. If each key has its own limit, they become rows that are due when their turn may have come, and other
 // keys continue.
 func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int64) {
-	waits := p.lane.Admit(p.events)
+	waits := p.lane.Admit(p.events, evaluateFor)
 	if waits == nil {
 		return
 	}
@@ -289,6 +300,8 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 			p.works[n], p.events[n] = p.works[i], p.events[i]
 			n++
 			continue
+		case wait == dispatch.NotEvaluated:
+			held.returnWork(work, p.lane, passed)
 		case p.lane.Destination().RateKey != nil:
 			r := held.unfinishedOf(work)
 			later := w.Entry(p.lane.Destination().Name, deliveries.Retry)
