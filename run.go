@@ -389,6 +389,9 @@ func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
 	var ended uint64
 	for {
 		now, busy := progress(r.dispatcher)
+		if q := r.queue.Load(); q != nil && q.Claims() {
+			busy = true
+		}
 		b, err := r.Backlog(ctx)
 		if err != nil && !failing && !store.IsDown(err) && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "backlog cannot be read", "err", err)

@@ -57,3 +57,33 @@ func TestSlowEvaluation(t *testing.T) {
 		}
 	}
 }
+
+// TestIdleWaitsForFilters: a relay that ends when it is idle does not end while filters decide about events, however long they take.
+func TestIdleWaitsForFilters(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const events = 3
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, $1)`, events)
+			r := e.start(func(r *notifyd.Relay) {
+				filter := func(*delivery.Candidate) (bool, error) {
+					time.Sleep(3 * time.Second) // longer than an idle relay waits
+					return true, nil
+				}
+				if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: h, Filter: filter}); err != nil {
+					t.Fatal(err)
+				}
+			}, notifyd.Config{UntilIdle: true, PollInterval: 20 * time.Millisecond})
+			if err := r.wait(); err != nil {
+				t.Fatal(err)
+			}
+			for id := range int64(events) {
+				if n := h.times(id + 1); n != 1 {
+					t.Errorf("event %d was delivered %d times", id+1, n)
+				}
+			}
+		})
+	}
+}

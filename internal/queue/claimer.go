@@ -66,26 +66,33 @@ func (c *claimer) work(ctx context.Context, pauses store.Pauses) bool {
 		if !ok {
 			return false
 		}
-		c.query = &q
-		q.IDs, q.Except = c.e.withheld.except(q.IDs)
-		claimed, err := c.session.Claim(ctx, q)
-		c.report(ctx, err)
-		if q.Source != SourceSweep {
-			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
-		}
-		anew := c.e.sched.claimed(&q, &claimed, err)
-		c.query = nil
-		if anew != nil {
-			c.e.idsBeginAgain(ctx, anew)
-		}
-		if err != nil {
-			c.untilAccepted(ctx, pauses, err)
-			continue
-		}
-		pauses.Reset()
-		if len(claimed.Work) > 0 {
-			c.deliver(ctx, &claimed)
-		}
+		c.claimOnce(ctx, pauses, q)
+	}
+}
+
+// claimOnce makes one claim, and delivers its events.
+func (c *claimer) claimOnce(ctx context.Context, pauses store.Pauses, q Query) {
+	c.e.claiming.Add(1)
+	defer c.e.claiming.Add(-1)
+	c.query = &q
+	q.IDs, q.Except = c.e.withheld.except(q.IDs)
+	claimed, err := c.session.Claim(ctx, q)
+	c.report(ctx, err)
+	if q.Source != SourceSweep {
+		slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+	}
+	anew := c.e.sched.claimed(&q, &claimed, err)
+	c.query = nil
+	if anew != nil {
+		c.e.idsBeginAgain(ctx, anew)
+	}
+	if err != nil {
+		c.untilAccepted(ctx, pauses, err)
+		return
+	}
+	pauses.Reset()
+	if len(claimed.Work) > 0 {
+		c.deliver(ctx, &claimed)
 	}
 }
 
