@@ -3,21 +3,17 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
-
-	"github.com/notifyd/notifyd/delivery"
 )
 
-// An attempt is recorded after its call. An event that kills the process during the call, for example because it takes too much
-// memory, would be the first after each start, and no attempt would count. So the call with a large event is recorded before it
-// begins. A record that is left is that of a call during which a process ended: it counts as a failed attempt. Several events may
-// have been in flight then, so each of them is called alone from then on, until a call returns.
+// The lane counts an attempt after the call. An event that kills the process during the call would lose no attempt, and would be
+// the first one after each start. So the call with a large event is recorded before it begins, and the record is deleted after the
+// call. A record that remains shows that a process ended during the call: the attempt counts as failed. Several events may have been
+// in flight, so the lane calls each of them alone until a call returns.
 
-// largeEvent is the payload, in bytes, from which on a call with an event is recorded before it begins. A smaller one takes 30 MiB
-// at most when a template decodes it, which does not fill the memory of a process. The record costs less than the transfer of
-// such an event.
+// largeEvent is the least payload, in bytes, of an event whose calls are recorded. A template that decodes a smaller one takes 30 MiB
+// at most, which does not fill the memory of a process. A record costs less than the transfer of a large event.
 const largeEvent = 1 << 20
 
 // Calls records the calls with large events that have begun and not ended. It must be safe for concurrent use.
@@ -28,9 +24,6 @@ type Calls interface {
 	// Set records how many calls with an event have begun and not ended.
 	Set(ctx context.Context, event int64, destination string, calls int) error
 }
-
-// large reports whether the calls with the event are recorded.
-func (l *lane) large(j *job) bool { return l.calls != nil && len(j.Value.event.Payload) >= largeEvent }
 
 // errTurn is the error of a large event that waits for others.
 var errTurn = errors.New("waits for a large event during whose call a process ended")
@@ -47,42 +40,8 @@ type recorded struct {
 	isSet bool
 }
 
-// beginRecorded records the call of a large event, and waits for its turn. It returns false if there will be no call now: it has answered.
-func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
-	l := w.lane
-	e := j.Value.event
-	r = &recorded{lane: l, job: j}
-	if !l.turns.begin(l.ctx, false) {
-		w.turnAway(j)
-		return nil, false
-	}
-	ended, err := l.calls.Begin(l.ctx, e.ID, l.dest.Name, e.Replay)
-	r.isSet = err == nil
-	if ended == 0 { // after an error as well: the event is delivered
-		return r, true
-	}
-
-	l.turns.end(false)
-	failures := j.Value.failures() + ended
-	if failures >= max(l.dest.MaxAttempts, leastEnded) {
-		// The record stays: the process may end again before the dead letter is written.
-		j.Value.batch.addFailures(j, ended-1)
-		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: raise the memory limit of the relay, or lower relay.max_event_bytes", ended))
-		return nil, false
-	}
-	if !l.turns.begin(l.ctx, true) {
-		w.turnAway(j)
-		return nil, false
-	}
-	l.log.Warn("the process ended during the last call with an event", "event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "calls", ended)
-	err = l.calls.Set(l.ctx, e.ID, l.dest.Name, ended+1)
-	r.alone, r.ended, r.isSet = true, ended, err == nil
-	j.Value.batch.addFailures(j, ended)
-	return r, true
-}
-
-// leastEnded is the least number of calls during which a process ended before an event is set aside. Others may have been in flight
-// during the first one.
+// leastEnded is how many processes must have ended before an event is a dead letter. During the first call, others may have been in
+// flight.
 const leastEnded = 2
 
 // end records that a call has ended. A released event has lost no attempt, and keeps the record of its earlier calls.
@@ -90,7 +49,7 @@ func (r *recorded) end(v Verdict) {
 	if r == nil {
 		return
 	}
-	r.lane.turns.end(r.alone)
+	defer r.lane.turns.end(r.alone)
 	left := 0
 	if v == VerdictReleased {
 		r.job.Value.batch.addFailures(r.job, -r.ended)
@@ -101,37 +60,28 @@ func (r *recorded) end(v Verdict) {
 	}
 }
 
-// turnAway makes an event wait for its turn.
-func (w *worker) turnAway(j *job) {
-	out := outcome{verdict: VerdictQuarantined, delay: turnLater, class: delivery.ClassRelay, err: errTurn}
-	if w.lane.ctx.Err() != nil {
-		out = outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
-	}
-	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
-}
-
-// turns lets calls with large events run together, and others alone.
+// turns lets most calls with large events run at the same time, and some alone.
 type turns struct {
 	mu      sync.Mutex
 	running int
 	alone   bool
-	wanted  time.Time     // until then no call begins but one that is alone
+	wanted  time.Time     // until then only calls that are alone begin
 	changed chan struct{} // closed by the next change
 }
 
-// processTurns has the calls of all relays of the process: all of them end with it.
-var processTurns = newTurns()
+// processTurns has the calls of all relays of the process, which end together.
+var processTurns = newTurns() //nolint:gochecknoglobals // the process ends as a whole
 
 func newTurns() *turns { return &turns{changed: make(chan struct{})} }
 
 const (
 	// turnWait bounds the wait for a turn: meanwhile the event takes a worker, and its lease is renewed.
 	turnWait = 5 * time.Second
-	// turnKept is how long a turn is kept for a call that has waited in vain.
+	// turnKept is how long the next turn belongs to a call that did not get one.
 	turnKept = turnWait + 5*turnLater
 )
 
-// begin waits for a turn. It reports false if there was none in time, or ctx has ended.
+// begin waits for a turn. It reports false after turnWait, and when ctx has ended.
 func (t *turns) begin(ctx context.Context, alone bool) bool {
 	late := time.NewTimer(turnWait)
 	defer late.Stop()
@@ -150,7 +100,7 @@ func (t *turns) begin(ctx context.Context, alone bool) bool {
 	}
 }
 
-// try takes a turn if there is one. Otherwise it returns what is closed by the next change.
+// try takes a turn if it is free. Otherwise it returns a channel that the next change closes.
 func (t *turns) try(alone bool) (ok bool, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

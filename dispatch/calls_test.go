@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -66,7 +67,7 @@ func newRecordedLane(batch bool, calls map[int64]int, do func(context.Context, *
 	if batch {
 		r.target = newTarget(together{one, r}, testLane())
 	}
-	r.lane.calls, r.turns = &r.book, newTurns()
+	r.calls, r.turns = &r.book, newTurns()
 	return r
 }
 
@@ -142,9 +143,7 @@ func TestRecordedCalls(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					before := make(map[int64]int)
-					for id, n := range c.before {
-						before[id] = n
-					}
+					maps.Copy(before, c.before)
 					r := newRecordedLane(batch, before, func(context.Context, *delivery.Event) error { return c.err })
 					defer r.drop()
 					r.book.err = c.refused
@@ -227,7 +226,7 @@ func TestLargeEventsInCalls(t *testing.T) {
 		})
 		defer r.drop()
 		p := r.hand(0, 1, 2, 3, 4, 5, 101, 102)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		_, answers, left := p.Take()
 		if left > 0 || len(answers) != 7 {
 			t.Errorf("%d answers, %d left", len(answers), left)
@@ -253,7 +252,7 @@ func TestStuckRecordedCall(t *testing.T) {
 		})
 		defer r.drop()
 		first := r.hand(0, 1)
-		time.Sleep(r.workers.chunkLimit() + watchAgain)
+		<-time.After(r.workers.chunkLimit() + watchAgain)
 		second := r.hand(0, 2)
 		synctest.Wait()
 		for p, want := range map[*Batch]Verdict{first: VerdictFailed, second: VerdictDelivered} {

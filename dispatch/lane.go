@@ -748,6 +748,9 @@ func (l *lane) aloneLocked(j *job) bool {
 	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil || l.large(j)
 }
 
+// large reports whether the calls with the event are recorded.
+func (l *lane) large(j *job) bool { return l.calls != nil && len(j.Value.event.Payload) >= largeEvent }
+
 // putBack returns jobs that a worker took and did not begin to the queue. They need more workers now than short calls
 // did.
 func (l *lane) putBack(jobs []*job) {
@@ -797,7 +800,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 		l.putBack(rest)
 		rest = nil
 	}
-	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
+	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest) //nolint:contextcheck // workers have the context of the lane
 	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
 }
 
@@ -835,7 +838,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 		}
 	}
 	c.record.end(outs[0].verdict)
-	l.finished(c.begin, elapsed, c.jobs, outs)
+	l.finished(c.begin, elapsed, c.jobs, outs) //nolint:contextcheck // workers have the context of the lane
 }
 
 // finished records the outcomes of jobs that took a worker the given time in total. Outcome times count from begin.

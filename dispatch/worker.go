@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -105,6 +106,50 @@ func (w *worker) deliver(jobs []*job) {
 	} else {
 		w.deliverEach(jobs, r)
 	}
+}
+
+// beginRecorded waits for the turn of a large event, and records its call. It returns false if the handler must not be called: the
+// job is answered.
+func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
+	l := w.lane
+	e := j.Value.event
+	r = &recorded{lane: l, job: j}
+	if !l.turns.begin(l.ctx, false) {
+		w.turnAway(j)
+		return nil, false
+	}
+	ended, err := l.calls.Begin(l.ctx, e.ID, l.dest.Name, e.Replay)
+	r.isSet = err == nil
+	if ended == 0 { // after an error as well: the event is delivered
+		return r, true
+	}
+
+	l.turns.end(false)
+	failures := j.Value.failures() + ended
+	if failures >= max(l.dest.MaxAttempts, leastEnded) {
+		// The record stays: the process may end again before the dead letter is written.
+		j.Value.batch.addFailures(j, ended-1)
+		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: raise the memory limit of the relay, or lower relay.max_event_bytes", ended))
+		return nil, false
+	}
+	if !l.turns.begin(l.ctx, true) {
+		w.turnAway(j)
+		return nil, false
+	}
+	l.log.Warn("the process ended during the last call with an event", "event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "calls", ended)
+	err = l.calls.Set(l.ctx, e.ID, l.dest.Name, ended+1)
+	r.alone, r.ended, r.isSet = true, ended, err == nil
+	j.Value.batch.addFailures(j, ended)
+	return r, true
+}
+
+// turnAway makes an event wait for its turn.
+func (w *worker) turnAway(j *job) {
+	out := outcome{verdict: VerdictQuarantined, delay: turnLater, class: delivery.ClassRelay, err: errTurn}
+	if w.lane.ctx.Err() != nil {
+		out = outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
+	}
+	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
 
 // dropLapsed returns the jobs, or releases them all and returns nil if a lease has lapsed: another relay may hold the

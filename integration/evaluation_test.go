@@ -14,7 +14,7 @@ import (
 func TestSlowEvaluation(t *testing.T) {
 	t.Parallel()
 	const events = 300 // 6 s
-	slow := func() { time.Sleep(20 * time.Millisecond) }
+	slow := func() { <-time.After(20 * time.Millisecond) }
 	for name, slowed := range map[string]notifyd.Destination{
 		"filter": {Filter: func(*delivery.Candidate) (bool, error) {
 			slow()
@@ -69,7 +69,7 @@ func TestIdleWaitsForFilters(t *testing.T) {
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, $1)`, events)
 			r := e.start(func(r *notifyd.Relay) {
 				filter := func(*delivery.Candidate) (bool, error) {
-					time.Sleep(3 * time.Second) // longer than an idle relay waits
+					<-time.After(3 * time.Second) // longer than an idle relay waits
 					return true, nil
 				}
 				if err := r.Handle("*", notifyd.Destination{Name: "all", Handler: h, Filter: filter}); err != nil {

@@ -35,7 +35,7 @@ func newKiller(t *testing.T, together int) *killer {
 }
 
 // ServeHTTP implements http.Handler.
-func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (k *killer) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.ReadAll(r.Body) // fails at the end of the process
 	id, kind := r.Header.Get("notifyd-id"), r.Header.Get("notifyd-type")
 	isFirst := r.URL.Path == "/1"
@@ -79,8 +79,8 @@ func (k *killer) ends(round, id string, delivered bool) {
 	k.delivered[id] = k.delivered[id] || delivered
 }
 
-// starts starts notifyd for the n-th time.
-func (k *killer) starts(t *testing.T, n int, config string) *process {
+// start runs notifyd for the n-th time.
+func (k *killer) start(t *testing.T, n int, config string) *process {
 	t.Helper()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,12 +105,12 @@ func TestKilledByAnEvent(t *testing.T) {
 
 			// The first one kills both, and each of the others one.
 			for n := range 5 {
-				p := k.starts(t, n+1, config)
+				p := k.start(t, n+1, config)
 				if code := p.wait(t); code != -1 {
 					t.Fatalf("exit code %d:\n%s", code, p.stderr.text())
 				}
 			}
-			p := k.starts(t, 6, config)
+			p := k.start(t, 6, config)
 			until(t, url, `SELECT count(*) = 2 AND bool_and(state = 'dead' AND attempts = 3 AND error_class = 'event') FROM outbox_deliveries`)
 			if mode == "stream" {
 				untilPast(t, url, 5, "hook")
@@ -131,6 +131,9 @@ func TestKilledByAnEvent(t *testing.T) {
 				if text := invoke(t, "events", "show", "--database-url", url, id).stdout; !strings.Contains(text, "the process ended during each of the last 3 calls with the event") {
 					t.Error(text)
 				}
+			}
+			if r := invoke(t, "status", "--database-url", url); !strings.Contains(r.stdout, "the process ended during each of the last") {
+				t.Error(r.stdout)
 			}
 			if left := query[string](t, url, `SELECT string_agg(event_id || ' ' || calls, ', ' ORDER BY event_id) FROM outbox_calls`); left != "2 3, 5 3" {
 				t.Errorf("calls that have not ended: %s", left)
