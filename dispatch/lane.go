@@ -800,7 +800,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 		l.putBack(rest)
 		rest = nil
 	}
-	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest) //nolint:contextcheck // workers have the context of the lane
+	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
 	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
 }
 
@@ -838,7 +838,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 		}
 	}
 	c.record.end(outs[0].verdict)
-	l.finished(c.begin, elapsed, c.jobs, outs) //nolint:contextcheck // workers have the context of the lane
+	l.finished(c.begin, elapsed, c.jobs, outs)
 }
 
 // finished records the outcomes of jobs that took a worker the given time in total. Outcome times count from begin.
