@@ -24,6 +24,7 @@ type killer struct {
 	arrived   chan struct{}   // closed when they are in flight
 	besides   []string        // large events in flight together after the first kill
 	delivered map[string]bool
+	isTame    bool // it kills no longer
 }
 
 func newKiller(t *testing.T, together int) *killer {
@@ -37,7 +38,7 @@ func newKiller(t *testing.T, together int) *killer {
 // ServeHTTP implements http.Handler.
 func (k *killer) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.ReadAll(r.Body) // fails at the end of the process
-	id, kind := r.Header.Get("notifyd-id"), r.Header.Get("notifyd-type")
+	id, kind := r.Header.Get("notifyd-id"), k.kind(r.Header.Get("notifyd-type"))
 	isFirst := r.URL.Path == "/1"
 	p := k.begins(r.URL.Path, id, kind)
 	if isFirst && kind != "small" {
@@ -79,6 +80,30 @@ func (k *killer) ends(round, id string, delivered bool) {
 	k.delivered[id] = k.delivered[id] || delivered
 }
 
+// tame ends the kills.
+func (k *killer) tame() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.isTame = true
+}
+
+// kind returns what an event of a type is.
+func (k *killer) kind(eventType string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isTame && eventType == "killer" {
+		return "large"
+	}
+	return eventType
+}
+
+// got returns the events that were delivered.
+func (k *killer) got() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return fmt.Sprint(k.delivered)
+}
+
 // start runs notifyd for the n-th time.
 func (k *killer) start(t *testing.T, n int, config string) *process {
 	t.Helper()
@@ -90,7 +115,7 @@ func (k *killer) start(t *testing.T, n int, config string) *process {
 }
 
 // TestKilledByAnEvent: a large event during whose calls the process is killed becomes a dead letter after its attempts, with the
-// reason. Other events are delivered, also those that were in flight when it was killed.
+// reason. Other events are delivered, also those that were in flight when it was killed. A replay has all attempts again.
 func TestKilledByAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes() {
@@ -117,16 +142,6 @@ func TestKilledByAnEvent(t *testing.T) {
 			} else {
 				until(t, url, `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
 			}
-			p.signal(t, syscall.SIGTERM)
-			if code := p.wait(t); code != 0 {
-				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
-			}
-			if got := fmt.Sprint(k.delivered); got != "map[1:true 2:false 3:true 4:true 5:false]" {
-				t.Errorf("delivered are %s", got)
-			}
-			if len(k.besides) > 0 {
-				t.Errorf("large events in flight together after the first kill: %v", k.besides)
-			}
 			for _, id := range []string{"2", "5"} {
 				if text := invoke(t, "events", "show", "--database-url", url, id).stdout; !strings.Contains(text, "the process ended during each of the last 3 calls with the event") {
 					t.Error(text)
@@ -137,6 +152,25 @@ func TestKilledByAnEvent(t *testing.T) {
 			}
 			if left := query[string](t, url, `SELECT string_agg(event_id || ' ' || calls, ', ' ORDER BY event_id) FROM outbox_calls`); left != "2 3, 5 3" {
 				t.Errorf("calls that have not ended: %s", left)
+			}
+			if got := k.got(); got != "map[1:true 2:false 3:true 4:true 5:false]" {
+				t.Errorf("delivered are %s", got)
+			}
+
+			k.tame()
+			if r := invoke(t, "dlq", "replay", "2", "5", "--database-url", url, "--yes"); r.code != 0 {
+				t.Fatal(r)
+			}
+			until(t, url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries) AND NOT EXISTS (SELECT FROM outbox_calls)`)
+			p.signal(t, syscall.SIGTERM)
+			if code := p.wait(t); code != 0 {
+				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
+			}
+			if got := k.got(); got != "map[1:true 2:false 2r1:true 3:true 4:true 5:false 5r1:true]" {
+				t.Errorf("delivered are %s", got)
+			}
+			if len(k.besides) > 0 {
+				t.Errorf("large events in flight together after the first kill: %v", k.besides)
 			}
 		})
 	}
