@@ -84,6 +84,7 @@ type Relay struct {
 	watch      *store.Watch
 	hangCheck  *hangCheck
 	limits     *store.Limits
+	calls      *store.Calls
 	listener   *listener.Listener // nil when polling only
 	trigger    *listener.Trigger  // nil when polling only
 	log        *slog.Logger
@@ -157,8 +158,11 @@ func (r *Relay) wire() error {
 		r.trigger = listener.NewTrigger(r.connectTrigger, r.log)
 	}
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
-	window := r.config.LockBudget / 2 // a claim waits for its deliveries
-	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.config.ShutdownTimeout, Reserve: r.limits.Reserve}, r.config.Observer, r.log)
+	r.calls = store.NewCalls(r.connector, func(err error) { store.Report(r.dispatcher, "calls with large events", err) })
+	d, err := dispatch.New(dispatch.Config{
+		Window:          r.config.LockBudget / 2, // a claim waits for its deliveries
+		ShutdownTimeout: r.config.ShutdownTimeout, Reserve: r.limits.Reserve, Calls: r.calls,
+	}, r.config.Observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}

@@ -195,6 +195,7 @@ func (r *Relay) run(ctx context.Context) error {
 			s.Close(ctx)
 		}
 		r.limits.Close(ctx)
+		r.calls.Close(ctx)
 	}
 	r.session.Close(ctx)
 	if cause := context.Cause(ctx); outboxsql.EndsRelay(cause) && !outboxsql.EndsRelay(err) {
@@ -388,6 +389,9 @@ func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
 	var ended uint64
 	for {
 		now, busy := progress(r.dispatcher)
+		if q := r.queue.Load(); q != nil && q.Claims() {
+			busy = true
+		}
 		b, err := r.Backlog(ctx)
 		if err != nil && !failing && !store.IsDown(err) && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "backlog cannot be read", "err", err)

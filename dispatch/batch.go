@@ -114,6 +114,19 @@ func (t *task) behind(v Verdict) Verdict {
 	return v
 }
 
+// addFailures counts more failed attempts before a delivery that a worker has taken. Handlers may hold its event, so the delivery
+// gets a copy.
+func (p *Batch) addFailures(j *job, n int) {
+	e := *j.Value.event
+	e.Attempt += n
+	j.Value.event = &e
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := &p.events[j.Value.index]
+	d.Event = &e
+	d.Failures += n
+}
+
 // delayed reports whether the event became available after it was written, if known.
 func (t *task) delayed() bool { return t.batch.events[t.index].Delayed }
 

@@ -311,9 +311,9 @@ func (m *batchModel) deliverOne(i int) {
 	switch rest := w.dropLapsed(jobs); {
 	case len(rest) == 0:
 	case m.l.target.batch != nil:
-		w.deliverBatch(rest)
+		w.deliverBatch(rest, nil)
 	default:
-		w.deliverEach(rest)
+		w.deliverEach(rest, nil)
 	}
 	if m.fault != "" {
 		m.t.Fatal(m.fault)

@@ -26,6 +26,8 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	// Reserve takes from the rate limits that all relays share. Nil if no destination has a limit.
 	Reserve limit.Reserve
+	// Calls records the calls with large events. Nil if none are recorded.
+	Calls Calls
 }
 
 // validate returns every mistake in c, joined.
@@ -101,7 +103,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	for _, l := range lanes {
-		l.observer = d.observer
+		l.observer, l.calls = d.observer, d.cfg.Calls
 		if !cfg.RateLimit.IsZero() {
 			// Each lane has a limiter: package limit bounds the sum of all limiters that reserve under one name.
 			l.limiter = limit.New(name, limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, cfg.RateKey != nil, d.cfg.Reserve)

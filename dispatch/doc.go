@@ -13,6 +13,7 @@
 //	views.go       declares the two views of a lane, one per engine, and when an event expires
 //	batch.go      holds deliveries on their way to a lane, and their answers
 //	dispatcher.go  owns all lanes and routes, merges their figures, and shuts down
+//	calls.go       records calls with large events, and takes turns for them
 //	config.go      declares the settings of a lane
 //	dead_letters.go checks where dead letters lead
 //	route.go       finds the destinations of an event type

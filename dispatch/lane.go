@@ -69,6 +69,8 @@ type lane struct {
 	slow        map[*job]struct{} // begun jobs of events whose last calls failed slowly
 	timer       *time.Timer       // wakes the engine; nil before the first wait
 	limiter     *limit.Limiter    // nil without a rate limit
+	calls       Calls             // records calls with large events; may be nil
+	turns       *turns            // of calls with large events
 
 	agg      *queues // keeps the events of each aggregate in order; nil for an engine without order
 	together bool    // the handler accepts several events of an aggregate in one call
@@ -78,7 +80,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	l := &lane{
 		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
 		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{},
-		slow: make(map[*job]struct{}),
+		slow: make(map[*job]struct{}), turns: processTurns,
 	}
 	l.workers = workers{lane: l, epoch: time.Now()}
 	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
@@ -367,6 +369,9 @@ func (l *lane) GoOn(n uint64) bool {
 // ErrLimited is the error of a delivery that the rate limit of its destination delays.
 var ErrLimited = errors.New(limit.Waits)
 
+// NotEvaluated is the wait of a delivery whose key is not known, because the keys before it took too long.
+const NotEvaluated time.Duration = -1
+
 // maxRateKey is the longest key that is stored unhashed, in bytes.
 const maxRateKey = 128
 
@@ -378,16 +383,28 @@ const maxRateKey = 128
 // wait, 0 for those that may begin; nil if all may. Without keys, all deliveries behind a delayed one wait at least
 // as long. Call it in the order of the handover. It may query the database.
 //
-// Deliveries that the lane will not begin take nothing: those behind a failure, refused or expired.
-func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
+// Deliveries that the lane will not begin take nothing: those behind a failure, refused or expired. Once the function for keys has
+// taken longer than within, the further deliveries get NotEvaluated and take nothing. 0 means no bound.
+func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duration) {
 	places := l.begins(all)
-	wants := make([]limit.Want, len(places))
-	for i, at := range places {
-		wants[i] = limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited}
+	wants := make([]limit.Want, 0, len(places))
+	began := time.Now()
+	for _, at := range places {
+		isLate := l.dest.RateKey != nil && within > 0 && len(wants) > 0 && time.Since(began) > within
+		if isLate {
+			break
+		}
+		wants = append(wants, limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited})
 	}
+	late := places[len(wants):]
+	places = places[:len(wants)]
+
 	some, err := l.limiter.Take(l.ctx, wants)
-	if some == nil {
+	switch {
+	case some == nil && len(late) == 0:
 		return nil
+	case some == nil:
+		some = make([]time.Duration, len(wants))
 	}
 	if err != nil {
 		l.log.Debug("rate limit query failed", "err", err)
@@ -404,6 +421,9 @@ func (l *lane) Admit(all []Delivery) (waits []time.Duration) {
 			}
 			l.figures.skipped.limitedFor(now.Add(waits[at]))
 		}
+	}
+	for _, at := range late {
+		waits[at] = NotEvaluated
 	}
 	if !l.limiter.Keyed() {
 		for i := 1; i < len(waits); i++ {
@@ -723,10 +743,13 @@ func (l *lane) heldLocked(j *job) (delay time.Duration, why error, ok bool) {
 	return l.health.Holds(now, j.Value.event.Type)
 }
 
-// aloneLocked reports whether an event is quarantined or refused: its call has no other events.
+// aloneLocked reports whether an event is quarantined, refused or large: its call has no other events.
 func (l *lane) aloneLocked(j *job) bool {
-	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil
+	return l.health.Quarantined(j.Value.event.ID) || j.Value.refused() != nil || l.large(j)
 }
+
+// large reports whether the calls with the event are recorded.
+func (l *lane) large(j *job) bool { return l.calls != nil && len(j.Value.event.Payload) >= largeEvent }
 
 // putBack returns jobs that a worker took and did not begin to the queue. They need more workers now than short calls
 // did.
@@ -772,6 +795,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 		*out = l.classify(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
+	c.record.end(out.verdict)
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
 		l.putBack(rest)
 		rest = nil
@@ -813,6 +837,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
+	c.record.end(outs[0].verdict)
 	l.finished(c.begin, elapsed, c.jobs, outs)
 }
 

@@ -434,7 +434,7 @@ func TestShardsShareTheRateLimit(t *testing.T) {
 				for i := range all {
 					all[i].Event = &delivery.Event{ID: int64(i + 1)}
 				}
-				waits := l.Admit(all)
+				waits := l.Admit(all, 0)
 				for i := range all {
 					if waits == nil || waits[i] == 0 {
 						begun++

@@ -28,8 +28,9 @@ type QueueLane interface {
 	// Refused counts a delivery that found no capacity.
 	Refused()
 	// Admit takes from the rate limit and returns how long each delivery has to wait: nil if all may begin. The engine
-	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database.
-	Admit(all []Delivery) (waits []time.Duration)
+	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database. Deliveries whose keys would take longer than
+	// within get NotEvaluated; 0 means no bound.
+	Admit(all []Delivery, within time.Duration) (waits []time.Duration)
 	// Deliver hands over a batch within the reserved capacity. unblock is nil here.
 	Deliver(p *Batch, unblock []Key)
 	// TakeBack returns the deliveries of a batch that no worker has begun.
@@ -65,7 +66,7 @@ type StreamLane interface {
 	// all deliveries in their order.
 	Chooses() (among int, ok bool)
 	// Admit takes from the rate limit: see QueueLane.
-	Admit(all []Delivery) (waits []time.Duration)
+	Admit(all []Delivery, within time.Duration) (waits []time.Duration)
 	// Deliver hands over a batch within the reserved capacity, then unblocks aggregates: the batch has the last of
 	// their stored deliveries.
 	Deliver(p *Batch, unblock []Key)

@@ -119,7 +119,7 @@ func TestWakesAfterTheLimit(t *testing.T) {
 			t.Fatalf("reserved %d", n)
 		}
 		all := []Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}}
-		l.Admit(all)
+		l.Admit(all, 0)
 		p := NewBatch(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		l.Deliver(p, nil)

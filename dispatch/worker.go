@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -26,11 +27,12 @@ const takenOver = 1 << 63
 
 // chunk is the set of jobs that a worker has taken and not finished, with their outcomes.
 type chunk struct {
-	jobs  []*job
-	outs  []outcome // of the jobs before the running call
-	begin time.Time
-	from  time.Duration // when the first call of these jobs began, relative to begin
-	first uint64        // number of that call
+	jobs   []*job
+	outs   []outcome // of the jobs before the running call
+	begin  time.Time
+	from   time.Duration // when the first call of these jobs began, relative to begin
+	first  uint64        // number of that call
+	record *recorded     // of the call with a large event, which is alone in its chunk; nil for other calls
 }
 
 // startCalls begins the calls for the jobs of a chunk.
@@ -72,11 +74,9 @@ func (w *worker) work(buf []*job) {
 		switch rest := w.expires(w.dropLapsed(buf)); {
 		case len(rest) == 0:
 		case rest[0].Value.refused() != nil:
-			w.refuse(rest[0])
-		case w.lane.target.batch != nil:
-			w.deliverBatch(rest)
+			w.refuse(rest[0], rest[0].Value.refused())
 		default:
-			w.deliverEach(rest)
+			w.deliver(rest)
 		}
 		if w.call.Load() == takenOver { // the watchdog owns the chunk, including the buffer
 			done = true
@@ -85,6 +85,71 @@ func (w *worker) work(buf []*job) {
 		}
 	}
 	done = true // another goroutine may already reuse the worker
+}
+
+// deliver calls the handler for jobs.
+func (w *worker) deliver(jobs []*job) {
+	var r *recorded
+	if w.lane.large(jobs[0]) {
+		var ok bool
+		if r, ok = w.beginRecorded(jobs[0]); !ok {
+			return
+		}
+		if anyLapsed(jobs) { // while it waited for its turn
+			r.end(VerdictReleased)
+			w.releaseAll(jobs)
+			return
+		}
+	}
+	if w.lane.target.batch != nil {
+		w.deliverBatch(jobs, r)
+	} else {
+		w.deliverEach(jobs, r)
+	}
+}
+
+// beginRecorded waits for the turn of a large event, and records its call. It returns false if the handler must not be called: the
+// job is answered.
+func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
+	l := w.lane
+	e := j.Value.event
+	r = &recorded{lane: l, job: j}
+	if !l.turns.begin(l.ctx, false) {
+		w.turnAway(j)
+		return nil, false
+	}
+	ended, err := l.calls.Begin(l.ctx, e.ID, l.dest.Name, e.Replay)
+	r.isSet = err == nil
+	if ended == 0 { // after an error as well: the event is delivered
+		return r, true
+	}
+
+	l.turns.end(false)
+	failures := j.Value.failures() + ended
+	if failures >= max(l.dest.MaxAttempts, leastEnded) {
+		// The record stays: the process may end again before the dead letter is written.
+		j.Value.batch.addFailures(j, ended-1)
+		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: raise the memory limit of the relay, or lower relay.max_event_bytes", ended))
+		return nil, false
+	}
+	if !l.turns.begin(l.ctx, true) {
+		w.turnAway(j)
+		return nil, false
+	}
+	l.log.Warn("the process ended during the last call with an event", "event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "calls", ended)
+	err = l.calls.Set(l.ctx, e.ID, l.dest.Name, ended+1)
+	r.alone, r.ended, r.isSet = true, ended, err == nil
+	j.Value.batch.addFailures(j, ended)
+	return r, true
+}
+
+// turnAway makes an event wait for its turn.
+func (w *worker) turnAway(j *job) {
+	out := outcome{verdict: VerdictQuarantined, delay: turnLater, class: delivery.ClassRelay, err: errTurn}
+	if w.lane.ctx.Err() != nil {
+		out = outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
+	}
+	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
 
 // dropLapsed returns the jobs, or releases them all and returns nil if a lease has lapsed: another relay may hold the
@@ -131,8 +196,7 @@ func (w *worker) releaseAll(jobs []*job) {
 
 // refuse makes a dead letter of a job whose event must not be delivered. The job is alone in its chunk. The
 // destination's health is not affected.
-func (w *worker) refuse(j *job) {
-	err := j.Value.refused()
+func (w *worker) refuse(j *job, err error) {
 	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
@@ -143,10 +207,10 @@ const notBegun time.Duration = -1
 
 // deliverEach delivers a chunk, one event at a time, with one timeout. A chunk has several jobs only while a call
 // takes microseconds. A slower call, or the end of deliveries, cuts the chunk short.
-func (w *worker) deliverEach(jobs []*job) {
+func (w *worker) deliverEach(jobs []*job, r *recorded) {
 	ctx, cancel := w.lane.callContext()
 	defer cancel()
-	c := chunk{jobs: jobs, outs: make([]outcome, len(jobs)), begin: time.Now()}
+	c := chunk{jobs: jobs, outs: make([]outcome, len(jobs)), begin: time.Now(), record: r}
 	for len(c.jobs) > 0 {
 		n, r := w.deliverUntil(ctx, &c)
 		if n == 0 {
@@ -182,10 +246,10 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *result) 
 }
 
 // deliverBatch delivers jobs in one call.
-func (w *worker) deliverBatch(jobs []*job) {
+func (w *worker) deliverBatch(jobs []*job, r *recorded) {
 	ctx, cancel := w.lane.callContext()
 	defer cancel()
-	c := chunk{jobs: jobs, begin: time.Now()}
+	c := chunk{jobs: jobs, begin: time.Now(), record: r}
 	events := make([]*delivery.Event, len(jobs))
 	for i, j := range jobs {
 		events[i] = j.Value.event

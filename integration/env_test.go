@@ -293,6 +293,11 @@ func (r *running) waitReady() {
 // end stops the relay and returns what Run returned; it may be called again.
 func (r *running) end() error {
 	r.stop()
+	return r.wait()
+}
+
+// wait waits for the end of the relay, and returns what Run returned.
+func (r *running) wait() error {
 	select {
 	case err := <-r.done:
 		r.done <- err

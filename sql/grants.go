@@ -60,6 +60,7 @@ func tableGrants() []tableGrant {
 		{table: "outbox_pauses", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_relays", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_limits", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		{table: "outbox_calls", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		// A view of the sequence of outbox_events.
 		{table: "outbox_last_id", relay: "SELECT"},
 	}

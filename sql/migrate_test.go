@@ -99,7 +99,7 @@ func TestMigrateIntoSchema(t *testing.T) {
 			}
 			tables := testdb.List[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
 				pgx.Identifier{schema}.Sanitize())
-			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_limits", "outbox_members", "outbox_migrations", "outbox_mode", "outbox_pauses", "outbox_positions", "outbox_relays", "outbox_replays", "outbox_routes", "outbox_server"}; !slices.Equal(tables, want) {
+			if want := []string{"outbox_audit", "outbox_calls", "outbox_deliveries", "outbox_events", "outbox_limits", "outbox_members", "outbox_migrations", "outbox_mode", "outbox_pauses", "outbox_positions", "outbox_relays", "outbox_replays", "outbox_routes", "outbox_server"}; !slices.Equal(tables, want) {
 				t.Errorf("tables %v, want %v", tables, want)
 			}
 			if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {

@@ -438,6 +438,26 @@ COMMENT ON COLUMN outbox_limits.tat IS
     'Theoretical arrival time: when all that was granted so far will have come, at the rate. An event is granted as long as this is less than the burst ahead of the clock.';
 COMMENT ON COLUMN outbox_limits.granted IS 'For how many events the last request was granted.';
 
+-- A relay writes a row before a call with a large event, and deletes it after the call. A row that is left is that of a
+-- process that ended during the call. The row of a dead letter stays for a day.
+CREATE TABLE IF NOT EXISTS outbox_calls (
+    event_id    bigint      NOT NULL,
+    begun_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    calls       integer     NOT NULL DEFAULT 1,
+    replays     integer     NOT NULL DEFAULT 0,
+    destination text COLLATE "C" NOT NULL,
+    PRIMARY KEY (event_id, destination),
+    CONSTRAINT outbox_calls_counted CHECK (calls > 0)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+COMMENT ON TABLE outbox_calls IS
+    'Calls with large events that have begun and whose end is not recorded: they run, or the process of the relay ended during them.';
+COMMENT ON COLUMN outbox_calls.event_id IS 'outbox_events.id.';
+COMMENT ON COLUMN outbox_calls.destination IS 'Name of the destination.';
+COMMENT ON COLUMN outbox_calls.calls IS 'How many calls in turn have begun and not ended.';
+COMMENT ON COLUMN outbox_calls.replays IS 'How often the delivery had been replayed then. A replay counts anew.';
+COMMENT ON COLUMN outbox_calls.begun_at IS 'When the last of them began.';
+
 -- Requests of people to all relays.
 CREATE TABLE IF NOT EXISTS outbox_pauses (
     paused_at     timestamptz NOT NULL DEFAULT clock_timestamp(),

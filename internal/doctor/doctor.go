@@ -173,6 +173,7 @@ func checks() []check {
 		{"backlog", checkBacklog, false},
 		{"unconfigured", checkUnconfigured, false},
 		{"orphans", checkOrphans, false},
+		{"calls", checkCalls, false},
 	}
 }
 

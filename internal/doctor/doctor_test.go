@@ -238,6 +238,11 @@ func troubles() map[string]illness {
 		"missing deliveries": {func(p *patient, _ *Options) {
 			p.Exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'deferred'), ('a', '1', 'deferred')`)
 		}, "orphans", Error, "wait for stored deliveries and have none: 2, the first one is 1", "SET state = 'fresh' WHERE state = 'deferred' AND NOT EXISTS"},
+		"killed by an event": {func(p *patient, _ *Options) {
+			p.Exec(`INSERT INTO outbox_calls (event_id, destination, calls) VALUES (97, 'mail', 1), (98, 'mail', 3), (99, 'mail', 2), (96, 'mail', 3)`)
+			p.Exec(`INSERT INTO outbox_events (id, event_type, payload) OVERRIDING SYSTEM VALUE VALUES (96, 'a', '1')`)
+			p.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (96, 'mail', 'a', 'dead')`)
+		}, "calls", Warning, `a process ended: 2, the first one is 98 for "mail", 2 times in turn`, "raise the memory limit"},
 		"payload too large": {func(p *patient, o *Options) {
 			p.Exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
 			o.Route = func(string) []string { return []string{"mail", "queue"} }

@@ -23,6 +23,8 @@ type claim struct {
 	lateAnswers chan struct{} // capacity 1: a share of a detached claim has answers
 	waiting     atomic.Int32  // shares that the claim waits for
 
+	evaluated time.Duration // how long filters took
+
 	detached  atomic.Bool // unanswered deliveries continue under leases
 	unwritten atomic.Bool // the leases may not have been written
 	lapses    uint64      // leases.lapses when the claim was detached

@@ -66,26 +66,33 @@ func (c *claimer) work(ctx context.Context, pauses store.Pauses) bool {
 		if !ok {
 			return false
 		}
-		c.query = &q
-		q.IDs, q.Except = c.e.withheld.except(q.IDs)
-		claimed, err := c.session.Claim(ctx, q)
-		c.report(ctx, err)
-		if q.Source != SourceSweep {
-			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
-		}
-		anew := c.e.sched.claimed(&q, &claimed, err)
-		c.query = nil
-		if anew != nil {
-			c.e.idsBeginAgain(ctx, anew)
-		}
-		if err != nil {
-			c.untilAccepted(ctx, pauses, err)
-			continue
-		}
-		pauses.Reset()
-		if len(claimed.Work) > 0 {
-			c.deliver(ctx, &claimed)
-		}
+		c.claimOnce(ctx, pauses, q)
+	}
+}
+
+// claimOnce makes one claim, and delivers its events.
+func (c *claimer) claimOnce(ctx context.Context, pauses store.Pauses, q Query) {
+	c.e.claiming.Add(1)
+	defer c.e.claiming.Add(-1)
+	c.query = &q
+	q.IDs, q.Except = c.e.withheld.except(q.IDs)
+	claimed, err := c.session.Claim(ctx, q)
+	c.report(ctx, err)
+	if q.Source != SourceSweep {
+		slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+	}
+	anew := c.e.sched.claimed(&q, &claimed, err)
+	c.query = nil
+	if anew != nil {
+		c.e.idsBeginAgain(ctx, anew)
+	}
+	if err != nil {
+		c.untilAccepted(ctx, pauses, err)
+		return
+	}
+	pauses.Reset()
+	if len(claimed.Work) > 0 {
+		c.deliver(ctx, &claimed)
 	}
 }
 
@@ -216,6 +223,10 @@ func (c *claimer) handOut(work []Work) *claim {
 	return held
 }
 
+// evaluateFor is how long a claim evaluates filters, and then rate keys, before it leaves further events to the next claim: its
+// transaction is open meanwhile. A claim evaluates at least one event.
+const evaluateFor = 100 * time.Millisecond
+
 // plan routes a work, and adds it to the shares of its lanes that have capacity. An event that a filter drops is settled
 // for that lane, as if delivered. If another lane has no capacity for such an event, the event becomes a row, so no
 // sweep calls the filter again.
@@ -248,8 +259,15 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 	for _, l := range lanes {
 		refused := w.Refused
 		if f := c.e.d.FilterOf(l.Destination().Name, w.Event.Type); f != nil && refused == nil {
+			if held.evaluated > evaluateFor {
+				held.returnWork(i, l, passed)
+				continue
+			}
 			var passes bool
-			if passes, refused = f(&candidate); !passes {
+			began := time.Now()
+			passes, refused = f(&candidate)
+			held.evaluated += time.Since(began)
+			if !passes {
 				continue
 			}
 		}
@@ -277,7 +295,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 // capacity. If each key has its own limit, they become rows that are due when their turn may have come, and other
 // keys continue.
 func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int64) {
-	waits := p.lane.Admit(p.events)
+	waits := p.lane.Admit(p.events, evaluateFor)
 	if waits == nil {
 		return
 	}
@@ -289,6 +307,8 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 			p.works[n], p.events[n] = p.works[i], p.events[i]
 			n++
 			continue
+		case wait == dispatch.NotEvaluated:
+			held.returnWork(work, p.lane, passed)
 		case p.lane.Destination().RateKey != nil:
 			r := held.unfinishedOf(work)
 			later := w.Entry(p.lane.Destination().Name, deliveries.Retry)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -50,7 +51,8 @@ type Engine struct {
 	relay   *wake.Machine
 	missing *engine.Missing
 
-	settling settling // by claimer
+	claiming atomic.Int32 // open claims
+	settling settling     // by claimer
 	withheld withheldRows
 
 	companions []int32 // the claiming sessions at the last round of housekeeping; nil before the first
@@ -167,6 +169,9 @@ func (e *Engine) idsBeginAgain(ctx context.Context, r *restart) {
 // SettledBelow returns an id below which fresh events are rare: only an event whose id was drawn long before the
 // transaction wrote it can be there.
 func (e *Engine) SettledBelow() int64 { return e.sched.settledBelow() }
+
+// Claims reports whether a claim is open: the watermarks may have passed its events.
+func (e *Engine) Claims() bool { return e.claiming.Load() > 0 }
 
 // Stats adds the figures of the queue.
 func (e *Engine) Stats(s *observe.Stats) {

@@ -210,7 +210,7 @@ func (s *Sender) admit(all []dispatch.Delivery) int {
 	}
 	n := s.shard.Page(len(all))
 	for at := 0; at < len(all); at += n {
-		for i, wait := range s.shard.Lane.Admit(all[at : at+n]) {
+		for i, wait := range s.shard.Lane.Admit(all[at:at+n], 0) {
 			if wait > 0 {
 				all[at+i].Waited = true // its turn comes, and not always the next event's
 				s.active.limitedUntil = time.Now().Add(min(wait, maxPace))

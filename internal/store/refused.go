@@ -21,8 +21,8 @@ const (
 )
 
 // BesideClaims are the most connections of a relay that claim nothing: those that listen, hold the notify lock, prove
-// life and answer queries, and two more where it reads a stream.
-const BesideClaims = 6
+// life and answer queries, two more where it reads a stream, and one that records calls with large events.
+const BesideClaims = 7
 
 // ConnectCure returns what a person can do about a failed connection: the cure for the server's answer, or a general
 // one.

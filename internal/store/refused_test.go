@@ -51,7 +51,7 @@ func TestNoConnectionLeft(t *testing.T) {
 			t.Errorf("%s: a relay reports %q", name, relay)
 		}
 		command := ConnectCure(c.err)
-		if strings.Contains(command, "a relay wants relay.connections and up to 6 more") != (c.cure != "") || !strings.Contains(command, c.cure) {
+		if strings.Contains(command, "a relay wants relay.connections and up to 7 more") != (c.cure != "") || !strings.Contains(command, c.cure) {
 			t.Errorf("%s: a command prints %q", name, command)
 		}
 	}

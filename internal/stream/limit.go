@@ -47,7 +47,7 @@ type limitOfAll struct{}
 func (limitOfAll) page(n int) int { return n }
 
 func (limitOfAll) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
-	waits := g.lane.Admit(all)
+	waits := g.lane.Admit(all, 0)
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
 	}
@@ -72,7 +72,7 @@ type limitOfKeys struct{}
 func (limitOfKeys) page(int) int { return 1 }
 
 func (limitOfKeys) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch.Key) admitted {
-	waits := g.lane.Admit(all)
+	waits := g.lane.Admit(all, 0)
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
 	}

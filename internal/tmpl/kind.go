@@ -11,6 +11,7 @@ import (
 	"strings"
 	texttemplate "text/template"
 	"text/template/parse"
+	"time"
 	"unicode"
 )
 
@@ -104,7 +105,7 @@ func parseHTML(name, text string) (*Template, error) {
 	// html/template checks the context of each value only when it first runs.
 	// Mistakes in it must show when the configuration is read.
 	var bad *htmltemplate.Error
-	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
+	if err := t.Execute(&limitWriter{until: time.Now().Add(MaxTime)}, &Data{}); errors.As(err, &bad) {
 		return nil, parseError(name, bad)
 	}
 	return &Template{name: name, text: text, kind: HTML, exec: t.Execute, constant: constant}, nil

@@ -14,7 +14,7 @@
 //
 // Templates come from the operator's configuration and are trusted; payloads are not. Each action ends with the escaping, or
 // the refusal, that the [Kind] of the template has: a printed value stays in its place.
-// Neither can make a template run or grow without end, see [MaxOutput], [MaxSteps] and [MaxValues], and
+// Neither can make a template run or grow without end, see [MaxOutput], [MaxSteps], [MaxTime] and [MaxValues], and
 // no error repeats a value from the payload.
 package tmpl
 
@@ -38,6 +38,8 @@ const (
 	// iteration of a range is a step. A table of 5,000 rows with 20 columns has
 	// about 200,000.
 	MaxSteps = 500_000
+	// MaxTime bounds one execution. Steps have about the same cost, unless each reads the whole payload.
+	MaxTime = 10 * time.Second
 	// MaxValues is the limit of the values of a payload that a template uses. A value of three bytes of text takes up to
 	// 300 bytes of memory once it is decoded.
 	MaxValues = 100_000
@@ -175,7 +177,7 @@ func (t *Template) Constant() (string, bool) { return t.text, t.constant }
 
 // Render executes the template. The error names the template and the field.
 func (t *Template) Render(d *Data) (string, error) {
-	var w limitWriter
+	w := limitWriter{until: time.Now().Add(MaxTime)}
 	if err := t.exec(&w, d); err != nil {
 		return "", execError(t.name, err)
 	}
@@ -190,17 +192,24 @@ func (t *Template) Render(d *Data) (string, error) {
 	return out, nil
 }
 
-// limitWriter holds the result and stops the template at [MaxOutput] or [MaxSteps]. Every step of a template ends in a
+// limitWriter holds the result and stops the template at [MaxOutput], [MaxSteps] or [MaxTime]. Every step of a template ends in a
 // Write, even an empty one: see prepare.
 type limitWriter struct {
 	buf   bytes.Buffer
 	steps int
+	until time.Time
 }
+
+// stepsUntimed is how many steps a template takes before it reads the clock: most templates take fewer.
+const stepsUntimed = 100
 
 func (w *limitWriter) Write(p []byte) (int, error) {
 	w.steps++
 	if w.steps > MaxSteps {
 		return 0, funcErrorf("it takes more than %d steps: range over fewer elements", MaxSteps)
+	}
+	if w.steps > stepsUntimed && time.Now().After(w.until) {
+		return 0, funcErrorf("it takes more than %v: do not read the whole payload for each element of a range", MaxTime)
 	}
 	if w.buf.Len()+len(p) > MaxOutput {
 		return 0, funcErrorf("its result has more than %d bytes: shorten it, or send a link", MaxOutput)
