@@ -70,6 +70,7 @@ func New(o Options) *Engine {
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
 	e.withheld.log, e.withheld.report, e.withheld.rows = o.Log, e.report, make(map[deliveries.Ref]*withheldRow)
 	e.leases.report, e.leases.retryIn, e.leases.pauseClaims = e.report, e.sched.dueIn, e.sched.pauseClaims
+	e.leases.answerRow = e.withheld.answered
 	for _, l := range e.d.QueueLanes() {
 		l.Serve(e.sched.capacity)
 	}

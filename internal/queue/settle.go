@@ -151,11 +151,7 @@ func again(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, statements ...
 // and will be claimed again. After a refused settlement, settleLost fails until the database would accept the whole
 // settlement, because later claims could not be settled either.
 func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error {
-	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove, Acknowledged: settlement.Acknowledged}
-	if len(settlement.Put) > 0 {
-		// An entry of Remove may belong to a delivery that Put has split up: write both or neither.
-		rest.Remove, rest.Acknowledged = nil, nil
-	}
+	rest := settlement.lost()
 	if rest.Empty() && !s.refused {
 		return nil
 	}
