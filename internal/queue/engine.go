@@ -232,10 +232,13 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 		if n == 0 {
 			e.unparkAt = time.Now().Add(max(unparkEvery, unparkShare*time.Since(began)))
 		}
-		if err != nil || n > 0 {
+		if n > 0 {
 			e.sched.dueNow()
+		}
+		if n > 0 || err != nil && !session.IsOfRow(err) {
 			return true, err
 		}
+		refused = cmp.Or(refused, err)
 	}
 	n, more, err = e.House.Reroute(ctx, e.d.Routed)
 	if n > 0 {

@@ -72,7 +72,8 @@ func finishEvents(ctx context.Context, tx pgx.Tx, ids []int64, deletes bool) err
 			return err
 		}
 	}
-	return nil
+	_, err := tx.Exec(ctx, sqlFinished, ids)
+	return ignoredFinish(err)
 }
 
 // Renew implements [LeaseStore].
@@ -123,7 +124,7 @@ func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.T
 // Unpark implements [Housekeeper].
 func (k *Maintenance) Unpark(ctx context.Context) (n int, err error) {
 	err = k.Do(ctx, "make parked deliveries due", func(ctx context.Context, c *session.Conn) (err error) {
-		n, err = deliveries.Unpark(ctx, c)
+		n, err = deliveries.Unpark(ctx, c.Conn)
 		return err
 	})
 	return n, err

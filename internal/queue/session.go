@@ -88,6 +88,7 @@ const (
 	stmtLock         = "lock"
 	stmtFinish       = "finish"
 	stmtForget       = "forget"
+	stmtFinished     = "finished"
 )
 
 // claims returns the statements that read events, up to a limit: see [wire.EventBytes].
@@ -127,7 +128,7 @@ func (s *Session) statements() map[string]string {
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
 		stmtSnapshot: sqlSnapshot, stmtOpenWriters: sqlOpenWriters, stmtHighest: sqlHighest, stmtNextDue: sqlNextDue,
-		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget, stmtFinished: sqlFinished,
 		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,
 		stmtReport: deliveries.SQLReport, stmtUnlocked: deliveries.SQLRemoveUnlocked,
 	}

@@ -33,7 +33,24 @@ WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
 	sqlForget = `DELETE FROM outbox_events AS e WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
+	// sqlFinished divides by zero if an event is left that sqlFinish should have marked: a trigger or a rule has ignored
+	// the write. An error ends the transaction in the flight that would commit it.
+	sqlFinished = `SELECT 1 / (count(*) = 0)::int FROM outbox_events AS e
+WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
+AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
 )
+
+// ignoredFinish returns an error of sqlFinished as a [session.IgnoredError].
+func ignoredFinish(err error) error {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) && answer.SQLState() == divisionByZero {
+		return &session.IgnoredError{Statement: stmtFinish, Rows: 1}
+	}
+	return err
+}
+
+// divisionByZero is the SQLSTATE of sqlFinished.
+const divisionByZero = "22012"
 
 // The statements that find the rows of a claim as the claim has found them, deliveries before events. A fresh event has
 // no destination, and no row.
@@ -243,6 +260,9 @@ func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
 		changed, err := f.changed()
 		if err != nil {
 			_ = f.close() // returns the same error
+			if name == stmtFinished {
+				err = ignoredFinish(err)
+			}
 			return err
 		}
 		if expected[i] != anyRows && changed < int64(expected[i]) && ignored == nil {
@@ -287,5 +307,6 @@ func (s *Session) queueSettlement(send sendFunc, settlement *Settlement, remove 
 			send(stmtForget, anyRows, args...)
 		}
 		send(stmtFinish, anyRows, args...)
+		send(stmtFinished, anyRows, args...)
 	}
 }
