@@ -58,7 +58,9 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 		err = run(sqlPutHeld, Args(put, encoding, l.Owner, l.Length)...)
 	}
 	if args := ReportArgs(put); args != nil && err == nil {
-		_, err = tx.Exec(ctx, SQLReport, args...)
+		if _, err = tx.Exec(ctx, SQLReport, args...); err == nil {
+			err = CheckReports(ctx, tx, put)
+		}
 	}
 	all := slices.Concat(done, put)
 	if err != nil || affected == len(all) {

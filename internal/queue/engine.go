@@ -196,6 +196,7 @@ func (e *Engine) maintain(ctx context.Context) {
 		if e.withheld.due() {
 			e.sched.sweepAll()
 		}
+		began := time.Now()
 		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
@@ -204,10 +205,13 @@ func (e *Engine) maintain(ctx context.Context) {
 		if more {
 			pause = min(pause, houseAgain)
 		}
-		if err != nil {
-			pause = max(pause, failing.After(err))
-		} else {
+		switch {
+		case err == nil:
 			failing.Reset()
+		case session.IsOfRow(err): // the leases of dead relays do not wait for it
+			pause = max(pause, unparkShare*time.Since(began))
+		default:
+			pause = max(pause, failing.After(err))
 		}
 		sleep(ctx, pause)
 	}

@@ -297,7 +297,7 @@ func (s *Session) queueSettlement(send sendFunc, settlement *Settlement, remove 
 	if entries := settlement.Put; len(entries) > 0 {
 		send(stmtPut, len(entries), wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
 		if args := deliveries.ReportArgs(entries); args != nil {
-			send(stmtReport, 1, wire.Params(args)...)
+			send(stmtReport, deliveries.Reports(entries), wire.Params(args)...)
 		}
 	}
 	if ids := settlement.finished(); len(ids) > 0 {
