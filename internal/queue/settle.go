@@ -27,12 +27,14 @@ const (
 // remaining deliveries with a separate statement, and so a new snapshot. Delivery rows are always locked before event
 // rows.
 const (
-	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`
+	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE`
 	sqlFinish = `UPDATE outbox_events AS e SET state = 'done', processed_at = clock_timestamp()
 WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
-	sqlForget = `DELETE FROM outbox_events AS e WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
-AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
+	// sqlForget leaves the events that an open transaction references to sqlFinish.
+	sqlForget = `DELETE FROM outbox_events AS e
+USING (SELECT e.id FROM outbox_events AS e WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred' FOR UPDATE SKIP LOCKED) AS f
+WHERE e.id = f.id AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 	// sqlFinished divides by zero if an event is left that sqlFinish should have marked: a trigger or a rule has ignored
 	// the write. An error ends the transaction in the flight that would commit it.
 	sqlFinished = `SELECT 1 / (count(*) = 0)::int FROM outbox_events AS e
@@ -61,8 +63,7 @@ WHERE d.state = 'retry'`
 	sqlAgainEvents = `SELECT e.id, '' FROM outbox_events AS e
 JOIN unnest($1::bigint[], $2::text[]) AS p(event_id, destination) ON e.id = p.event_id AND p.destination = ''
 WHERE e.state = 'fresh'`
-	lockRows   = ` FOR UPDATE OF d SKIP LOCKED`
-	lockEvents = ` FOR UPDATE OF e SKIP LOCKED`
+	lockRows = ` FOR UPDATE OF d SKIP LOCKED`
 )
 
 // errTaken means that another claimer has locked the row, since the refusal of a settlement has unlocked it.
@@ -119,7 +120,7 @@ func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([
 // settlePart writes the settlement of some rows in one transaction, and returns the rows that another claimer has locked.
 func (s *Session) settlePart(ctx context.Context, settlement *Settlement, rows []deliveries.Ref) (taken []deliveries.Ref, err error) {
 	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		held, others, err := lockAgain(ctx, tx, rows)
+		held, others, err := lockAgain(ctx, tx, rows, s.lock())
 		taken = others
 		if err != nil || len(held) == 0 {
 			return err
@@ -137,8 +138,8 @@ const halvesWithin = 4 * store.RoundTripTimeout
 
 // lockAgain locks rows of a claim again. It returns the locked ones, and those that another claimer has locked. The
 // others were settled.
-func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref) (held, taken []deliveries.Ref, err error) {
-	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lockEvents)
+func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, lock string) (held, taken []deliveries.Ref, err error) {
+	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lock+` OF e SKIP LOCKED`)
 	if err != nil || len(held) == len(rows) {
 		return held, nil, err
 	}
@@ -201,7 +202,7 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 	if err != nil {
 		return err
 	}
-	held, _, err := lockAgain(ctx, tx, settlement.rows())
+	held, _, err := lockAgain(ctx, tx, settlement.rows(), s.lock())
 	if err == nil {
 		err = s.send(ctx, func(send sendFunc) {
 			s.queueSettlement(send, settlement.of(held), stmtRemove)
