@@ -30,17 +30,12 @@ func TestIgnoredRows(t *testing.T) {
 		lane delivery.Lane
 		all  bool // no event is delivered before the one is
 	}{
-		"a lease of a dead relay":  {outboxsql.ModeQueue, leased, `OLD.state = 'running'`, delivery.Lane{}, false},
-		"a parked row in a queue":  {outboxsql.ModeQueue, `state = 'parked', ordering_key = 'order/1'`, `OLD.state = 'parked'`, delivery.Lane{}, false},
-		"an event without a route": {outboxsql.ModeQueue, `state = 'unrouted', destination = ''`, `OLD.state = 'unrouted'`, delivery.Lane{}, false},
-		"a parked row": {
-			outboxsql.ModeStream, `state = 'parked', ordering_key = 'order/1'`, `OLD.state = 'parked'`,
-			delivery.Lane{Order: delivery.OrderNone}, false,
-		},
-		"a name of a total order": {
-			outboxsql.ModeStream, `state = 'parked', ordering_key = '*'`, `NEW.ordering_key IS NULL`, delivery.Lane{}, false,
-		},
-		"a shard": {outboxsql.ModeStream, `state = 'retry', available_at = now()`, `OLD.shard <> NEW.shard`, delivery.Lane{Shards: 2}, true},
+		"a lease of a dead relay":  {mode: outboxsql.ModeQueue, rows: leased, when: `OLD.state = 'running'`},
+		"a parked row in a queue":  {mode: outboxsql.ModeQueue, rows: `state = 'parked', ordering_key = 'order/1'`, when: `OLD.state = 'parked'`},
+		"an event without a route": {mode: outboxsql.ModeQueue, rows: `state = 'unrouted', destination = ''`, when: `OLD.state = 'unrouted'`},
+		"a parked row":             {outboxsql.ModeStream, `state = 'parked', ordering_key = 'order/1'`, `OLD.state = 'parked'`, delivery.Lane{Order: delivery.OrderNone}, false},
+		"a name of a total order":  {mode: outboxsql.ModeStream, rows: `state = 'parked', ordering_key = '*'`, when: `NEW.ordering_key IS NULL`},
+		"a shard":                  {outboxsql.ModeStream, `state = 'retry', available_at = now()`, `OLD.shard <> NEW.shard`, delivery.Lane{Shards: 2}, true},
 	} {
 		for _, then := range []string{`RETURN NULL`, `RAISE 'not this one'`} {
 			t.Run(name+", "+then, func(t *testing.T) {
