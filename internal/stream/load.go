@@ -223,7 +223,7 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
 	}
 	search.Read(time.Since(began), last)
 	isLast := last == ""
-	if found && !l.order.kept || isLast && len(l.stored.unreleased) > 0 {
+	if found && !l.order.kept || isLast && len(search.Unreleased) > 0 {
 		return l.release(ctx, conn)
 	}
 	return nil
@@ -294,13 +294,15 @@ func (l *loader) release(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 
-	before, part := l.stored.unreleased, l.reportAs+", former order"
-	l.stored.unreleased = make(map[int64]bool, len(refused))
+	before, part := l.stored.due.Restored.Unreleased, l.reportAs+", former order"
+	now := make(map[int64]bool, len(refused))
 	for _, r := range refused {
-		if l.stored.unreleased[r.Item] = true; !before[r.Item] {
+		now[r.Item] = true
+		if !before[r.Item] {
 			withheld.Log(ctx, l.e.log, r.Item, l.name, r.Err)
 		}
 	}
+	l.stored.due.Restored.Unreleased = now
 	switch {
 	case len(refused) > 0:
 		l.e.report(part, &withheld.Error{Event: refused[0].Item, N: len(refused), Err: refused[0].Err})

@@ -31,7 +31,6 @@ type stored struct {
 
 	pending     writes
 	withheld    withheld.Set[writes]
-	unreleased  map[int64]bool    // events whose rows keep their place of a former order, because their write is refused
 	running     map[int64]readRow // rows that were read, until their results are written
 	aggregates  aggregates.Set
 	due         deliveries.DueSearch
