@@ -90,6 +90,7 @@ func TestIgnoredRows(t *testing.T) {
 func TestIgnoredEnds(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("not yet")
+	reported := delivery.Lane{MaxAttempts: 1, OnDead: delivery.OnDead{To: "letters"}}
 	for name, c := range map[string]struct {
 		table, when string
 		modes       []outboxsql.Mode
@@ -101,10 +102,7 @@ func TestIgnoredEnds(t *testing.T) {
 		"an event after a retry":        {"outbox_events", `UPDATE WHERE OLD.state = 'deferred'`, []outboxsql.Mode{outboxsql.ModeQueue}, 1, 0, delivery.Lane{}, false},
 		"an event after a slow attempt": {"outbox_events", `UPDATE WHERE OLD.state = 'deferred'`, []outboxsql.Mode{outboxsql.ModeQueue}, 1, 0, delivery.Lane{}, false},
 		"a renewal":                     {"outbox_deliveries", `UPDATE WHERE OLD.lease_token = NEW.lease_token`, []outboxsql.Mode{outboxsql.ModeQueue}, 0, 1, delivery.Lane{}, false},
-		"a report": {
-			"outbox_deliveries", `INSERT WHERE NEW.dead_letters IS NOT NULL`, bothModes(), 1, 0,
-			delivery.Lane{MaxAttempts: 1, OnDead: delivery.OnDead{To: "letters"}}, true,
-		},
+		"a report":                      {"outbox_deliveries", `INSERT WHERE NEW.dead_letters IS NOT NULL`, bothModes(), 1, 0, reported, true},
 	} {
 		for _, mode := range c.modes {
 			t.Run(fmt.Sprint(mode, " ", name), func(t *testing.T) {
