@@ -56,8 +56,7 @@ func TestIgnoredWrites(t *testing.T) {
 					}
 					return nil
 				}
-				// No delivery outlasts the lock budget: its lease would be refused, and it would be repeated.
-				r := e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Retention: notifyd.Retention{Keep: c.keep}, LockBudget: 2 * time.Second})
+				r := e.relay(handleAll(t, h, delivery.Lane{Backoff: quick()}), notifyd.Config{Retention: notifyd.Retention{Keep: c.keep}})
 				e.exec(c.ignore)
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, $1)`, events)
 				// Not a wait for nothing to happen: some attempts to record the outcomes are made.

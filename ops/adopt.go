@@ -61,8 +61,8 @@ func (s adopter) adopt(ctx context.Context, discard bool, a Action) (done Adopti
 		if _, err := s.copied(ctx, tx); err != nil {
 			return err
 		}
-		for _, sql := range []string{`UPDATE {mode} SET home = {place}(tableoid), origin_sequence = NULL`, sqlAnchor} {
-			if _, err := tx.Exec(ctx, s.sql(sql)); err != nil {
+		for _, c := range []change{{sqlHome, `{mode} WHERE home IS DISTINCT FROM {place}(tableoid)`}, {sqlAnchor, `{positions} WHERE sequence IS NOT NULL`}} {
+			if err := s.change(ctx, tx, c); err != nil {
 				return err
 			}
 		}
@@ -145,28 +145,39 @@ func (s adopter) discardFresh(ctx context.Context, tx pgx.Tx, mode outboxsql.Mod
 	if mode != outboxsql.ModeQueue {
 		return 0, nil
 	}
-	tag, err := tx.Exec(ctx, s.sql(`WITH batch AS MATERIALIZED (SELECT id FROM {events} WHERE state = 'fresh' AND id <= $1 ORDER BY id LIMIT $2 FOR UPDATE)
+	const waiting = `{events} WHERE state = 'fresh' AND id <= $1`
+	tag, err := tx.Exec(ctx, s.sql(`WITH batch AS MATERIALIZED (SELECT id FROM `+waiting+` ORDER BY id LIMIT $2 FOR UPDATE)
 		UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp() FROM batch WHERE e.id = batch.id`), last, discardBatch)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = s.noneLeft(ctx, tx, waiting, last)
+	}
 	return tag.RowsAffected(), err
 }
 
 // discardStored deletes deliveries that are not dead. Events of a queue with nothing else to do are done.
 func (s adopter) discardStored(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, last int64) (int64, error) {
+	const waiting = `{deliveries} WHERE state <> 'dead' AND event_id <= $1`
 	rows, err := tx.Query(ctx, s.sql(`DELETE FROM {deliveries} WHERE ctid = ANY (ARRAY(
-		SELECT ctid FROM {deliveries} WHERE state <> 'dead' AND event_id <= $1 LIMIT $2 FOR UPDATE)) RETURNING event_id`), last, discardBatch)
+		SELECT ctid FROM `+waiting+` LIMIT $2 FOR UPDATE)) RETURNING event_id`), last, discardBatch)
 	if err != nil {
 		return 0, err
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err == nil && len(ids) == 0 {
+		err = s.noneLeft(ctx, tx, waiting, last)
+	}
 	if err != nil || mode != outboxsql.ModeQueue {
 		return int64(len(ids)), err
 	}
-	_, err = tx.Exec(ctx, s.sql(`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp() WHERE e.id = ANY ($1) AND e.state = 'deferred'
-		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids)
+
+	const settled = `e.id = ANY ($1) AND e.state = 'deferred' AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
+	err = s.change(ctx, tx, change{`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp() WHERE ` + settled, `{events} AS e WHERE ` + settled}, ids)
 	return int64(len(ids)), err
 }
 
 const (
+	// sqlHome makes this place the home of the outbox.
+	sqlHome = `UPDATE {mode} SET home = {place}(tableoid), origin_sequence = NULL`
 	// sqlAnchor makes positions rely on the sequence of this place. Otherwise a relay would take it for one that was restored
 	// below them. One that really is behind a position is still found: see position.ErrIDs.
 	sqlAnchor = `UPDATE {positions} SET sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp()`
@@ -208,11 +219,10 @@ func (s adopter) discardPositions(ctx context.Context, tx pgx.Tx, mode outboxsql
 			return 0, err
 		}
 	}
-	for _, sql := range []string{sqlEnd, sqlOrigin} {
-		if _, err := tx.Exec(ctx, s.sql(sql), last); err != nil {
+	for _, c := range []change{{sqlEnd, `{positions} WHERE head < $1 OR open <> '{}'`}, {sqlOrigin, `{mode} WHERE origin_head IS DISTINCT FROM $1`}} {
+		if err := s.change(ctx, tx, c, last); err != nil {
 			return 0, err
 		}
 	}
-	_, err = tx.Exec(ctx, s.sql(sqlStopReplays))
-	return 0, err
+	return 0, s.change(ctx, tx, change{sqlStopReplays, `{replays} WHERE state = 'running'`})
 }

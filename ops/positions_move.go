@@ -247,12 +247,16 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 			if _, err := routes.Fence(ctx, tx); err != nil {
 				return err
 			}
-			for _, sql := range []string{
-				`UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp() WHERE destination = $1 AND state = 'running'`,
-				`DELETE FROM outbox_routes WHERE destination = $1`,
-				`DELETE FROM outbox_positions WHERE destination = $1`,
+			if err := s.noneLeft(ctx, tx, `outbox_deliveries WHERE destination = $1`, destination); err != nil {
+				return err
+			}
+			const running = ` WHERE destination = $1 AND state = 'running'`
+			for _, c := range []change{
+				{`UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp()` + running, `outbox_replays` + running},
+				{`DELETE FROM outbox_routes WHERE destination = $1`, `outbox_routes WHERE destination = $1`},
+				{`DELETE FROM outbox_positions WHERE destination = $1`, `outbox_positions WHERE destination = $1`},
 			} {
-				if _, err := tx.Exec(ctx, sql, destination); err != nil {
+				if err := s.change(ctx, tx, c, destination); err != nil {
 					return err
 				}
 			}
@@ -263,6 +267,26 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 		}
 	}
 	return f, nil
+}
+
+// change is a statement, and the rows that are left if a trigger or a rule ignores it.
+type change struct{ do, left string }
+
+// change runs a statement. It returns a [session.IgnoredError] if rows are left.
+func (s *Client) change(ctx context.Context, tx pgx.Tx, c change, args ...any) error {
+	if _, err := tx.Exec(ctx, s.sql(c.do), args...); err != nil {
+		return err
+	}
+	return s.noneLeft(ctx, tx, c.left, args...)
+}
+
+// noneLeft returns a [session.IgnoredError] if there are rows that a statement should have changed.
+func (s *Client) noneLeft(ctx context.Context, tx pgx.Tx, left string, args ...any) error {
+	var n int64
+	if err := tx.QueryRow(ctx, s.sql(`SELECT count(*) FROM `+left), args...).Scan(&n); err != nil {
+		return err
+	}
+	return session.CheckChanged("discard or forget", 0, n)
 }
 
 // forgettable locks the positions of a destination unless a relay delivers to it.

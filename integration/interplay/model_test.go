@@ -130,7 +130,8 @@ func (m *model) rerouted(clock int, to routes, settings []destination, seen map[
 	m.disturb("")
 }
 
-// converted notes another mode. A queue delivers by the routes at the delivery what a stream had read and not delivered.
+// converted notes another mode. An event that no destination had received stays fresh, also if the stream had read it. The
+// queue delivers it by its routes at that time, which a later reload may have changed.
 func (m *model) converted(clock int, to outboxsql.Mode) {
 	for _, e := range m.entries {
 		if to == outboxsql.ModeQueue && e.status == pending {

@@ -26,6 +26,8 @@ type plan struct {
 	destinations []destination
 	routes       routes // at the beginning
 	steps        []step
+	references   bool // a table of the writers has foreign keys to events
+	deletes      bool // relays delete events that are done
 }
 
 // clockPlans is the number of plans among which one, on average, sets the clock of the server.
@@ -216,8 +218,8 @@ func (t transaction) String() string {
 // String describes a plan so that a person can repeat it by hand.
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, partitioned=%t pollOnly=%t hurry=%t, %d relays, %d claims of %d events, lock budget %v\n",
-		p.mode, p.partitioned, p.pollOnly, p.hurry, p.relays, p.claims, p.batch, p.budget)
+	fmt.Fprintf(&b, "%s, partitioned=%t pollOnly=%t hurry=%t references=%t deletes=%t, %d relays, %d claims of %d events, lock budget %v\n",
+		p.mode, p.partitioned, p.pollOnly, p.hurry, p.references, p.deletes, p.relays, p.claims, p.batch, p.budget)
 	for _, d := range p.destinations {
 		fmt.Fprintf(&b, "  %+v\n", d)
 	}
@@ -332,7 +334,19 @@ func newPlan(seed uint64) *plan {
 	p.shard(rand.New(rand.NewPCG(seed, 2)))
 	p.surround(rand.New(rand.NewPCG(seed, 3)))
 	p.setClocks(rand.New(rand.NewPCG(seed, 4)))
+	p.refer(rand.New(rand.NewPCG(seed, 5)))
 	return p
+}
+
+// refer has transactions insert foreign keys to events. Relays delete the others, unless a step needs events that are done.
+// Several relays of a queue do not: the refusal of a deletion unlocks the event before it is marked, and another relay may
+// deliver it again.
+func (p *plan) refer(r *rand.Rand) {
+	p.references = r.IntN(3) == 0
+	needsPast := slices.ContainsFunc(p.steps, func(s step) bool { return s.action == replay || s.action == seek || s.action == convert }) ||
+		slices.ContainsFunc(p.destinations, func(d destination) bool { return d.beginning })
+	competes := p.mode == outboxsql.ModeQueue && p.relays > 1
+	p.deletes = p.references && !needsPast && !competes
 }
 
 // setClocks sets the clock of the server back and forward at some times. Each such plan needs its own server, so few do it.

@@ -1,7 +1,9 @@
 package deliveries
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -56,7 +58,9 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 		err = run(sqlPutHeld, Args(put, encoding, l.Owner, l.Length)...)
 	}
 	if args := ReportArgs(put); args != nil && err == nil {
-		_, err = tx.Exec(ctx, SQLReport, args...)
+		if _, err = tx.Exec(ctx, SQLReport, args...); err == nil {
+			err = CheckReports(ctx, tx, put)
+		}
 	}
 	all := slices.Concat(done, put)
 	if err != nil || affected == len(all) {
@@ -76,9 +80,18 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 // Renew extends leases. It does not change a lease that another relay has taken over: this relay will not write its
 // outcome.
 func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
-	_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
-		WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`, l.Owner, tokens, l.Length.Microseconds())
-	return err
+	const mine = ` WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`
+	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'`+mine, l.Owner, tokens, l.Length.Microseconds())
+	if err != nil || tag.RowsAffected() == int64(len(tokens)) {
+		return err
+	}
+	// Either some leases are over, or the writes were ignored.
+	var left int64
+	if err := c.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries`+mine, l.Owner, tokens).Scan(&left); err != nil {
+		return err
+	}
+	err = session.CheckChanged("renew leases", tag.RowsAffected(), left)
+	return errors.Join(err, session.ForgetIgnored(ctx, c, err))
 }
 
 // TakeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a dead relay would
@@ -86,18 +99,14 @@ func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
 const TakeOverBatch = 1000
 
 // Unpark makes up to TakeOverBatch parked rows of a queue due, which keeps no order. They come from a stream, by a restore.
-func Unpark(ctx context.Context, conn session.Querier) (n int, err error) {
-	err = conn.QueryRow(ctx, `WITH due AS (UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
-			WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND state = 'parked'
-				ORDER BY destination, ordering_key, event_id LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING 1)
-		SELECT count(*) FROM due`, TakeOverBatch).Scan(&n)
-	return n, err
+func Unpark(ctx context.Context, c *pgx.Conn) (n int, err error) {
+	return makeDue(ctx, c, ``, `ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND state = 'parked'`, ` ORDER BY destination, ordering_key, event_id`)
 }
 
 // TakeOverLost makes rows of this relay due again if their token is not live: the database has lost the commits that
 // ended the leases.
 func (l Leases) TakeOverLost(ctx context.Context, c *pgx.Conn, t Tokens) (int, error) {
-	return takeOver(ctx, c, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
+	return takeOver(ctx, c, `lease_owner = $1 AND lease_token <= $2 AND lease_token <> ALL($3)`,
 		"the database lost the outcome of the delivery", l.Owner, t.Last, append([]int64{}, t.Live...)) // never nil: <> ALL (NULL) is never true
 }
 
@@ -107,36 +116,45 @@ func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return takeOver(ctx, c, `(lease_owner = ANY($3) OR lease_until < clock_timestamp())`,
+	return takeOver(ctx, c, `(lease_owner = ANY($1) OR lease_until < clock_timestamp())`,
 		"the relay that ran the delivery is gone, or did not renew its lease", gone)
 }
 
-// takeOver makes the running deliveries due that match the condition, whose parameters begin with $3. It skips rows
-// that are being settled. If a row is refused alone, it takes over the others, and returns the refusal.
+// takeOver makes the running deliveries due that match the condition.
 func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (n int, err error) {
-	args = append([]any{why, TakeOverBatch}, args...)
-	update := func(which string, more ...any) error {
-		tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
-			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-			error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, $1)
-			WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
-				WHERE state = 'running' AND `+condition+which+` LIMIT $2 FOR UPDATE SKIP LOCKED))`, append(slices.Clone(args), more...)...)
-		n += int(tag.RowsAffected())
-		return err
+	return makeDue(ctx, c, `, lease_owner = NULL, lease_token = NULL, lease_until = NULL,
+		error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, '`+why+`')`, `state = 'running' AND `+condition, ``, args...)
+}
+
+// makeDue makes up to TakeOverBatch rows due that match a condition, and sets other columns. It skips rows that are being
+// settled. If the write of a row is refused alone, or ignored, it makes the others due, and returns the refusal.
+func makeDue(ctx context.Context, c *pgx.Conn, set, condition, order string, args ...any) (n int, err error) {
+	page := order + fmt.Sprintf(` LIMIT %d`, TakeOverBatch)
+	update := func(which string, args ...any) error {
+		var locked, changed int64
+		err := c.QueryRow(ctx, `WITH page AS MATERIALIZED (SELECT ctid FROM outbox_deliveries WHERE `+condition+which+page+` FOR UPDATE SKIP LOCKED),
+			due AS (UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()`+set+`
+				WHERE ctid = ANY(ARRAY(SELECT ctid FROM page)) RETURNING 1)
+			SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM due)`, args...).Scan(&locked, &changed)
+		n += int(changed)
+		return cmp.Or(err, session.CheckChanged("make due", changed, locked))
 	}
-	if err := update(""); !session.IsOfRow(err) {
+	if err := update("", args...); !session.IsOfRow(err) {
 		return n, err
 	}
-	rows, err := c.Query(ctx, `SELECT event_id, destination FROM outbox_deliveries WHERE state = 'running' AND `+condition+` AND $1::text <> '' LIMIT $2`, args...)
+
+	rows, err := c.Query(ctx, `SELECT event_id, destination FROM outbox_deliveries WHERE `+condition+page, args...)
 	if err != nil {
 		return n, err
 	}
-	leased, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
+	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
 	if err != nil {
 		return n, err
 	}
 	these := fmt.Sprintf(` AND (event_id, destination) IN (SELECT * FROM unnest($%d::bigint[], $%d::text[]))`, len(args)+1, len(args)+2)
-	refused, err := session.InHalves(leased, func(some []Ref) error { return update(these, RefArgs(some)...) })
+	refused, err := session.InHalves(left, func(some []Ref) error {
+		return update(these, append(slices.Clone(args), RefArgs(some)...)...)
+	})
 	if err == nil && len(refused) > 0 {
 		err = fmt.Errorf("event %d, one of %d: %w", refused[0].Item.EventID, len(refused), refused[0].Err)
 	}

@@ -1,8 +1,12 @@
 package deliveries
 
 import (
+	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -91,6 +95,37 @@ func ReportArgs(entries []Entry) []any {
 		return nil
 	}
 	return []any{ids, names, to}
+}
+
+// Reports returns how many rows [SQLReport] writes for the entries, if it reports all of them.
+func Reports(entries []Entry) int {
+	rows := make(map[Ref]bool)
+	for i := range entries {
+		if e := &entries[i]; e.ReportTo != "" {
+			rows[Ref{e.EventID, e.ReportTo}] = true
+		}
+	}
+	return len(rows)
+}
+
+// sqlUnreported counts the dead letters that the transaction has written without their report.
+const sqlUnreported = `SELECT count(*) FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(event_id, destination, receiver)
+WHERE EXISTS (SELECT FROM outbox_deliveries AS x
+	WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND x.xmin = pg_current_xact_id()::xid)
+AND NOT EXISTS (SELECT FROM outbox_deliveries AS r WHERE r.event_id = p.event_id AND r.destination = p.receiver AND r.xmin = pg_current_xact_id()::xid)`
+
+// CheckReports returns a [session.IgnoredError] if a trigger or a rule has ignored a report that the transaction has
+// written.
+func CheckReports(ctx context.Context, tx pgx.Tx, entries []Entry) error {
+	args := ReportArgs(entries)
+	if args == nil {
+		return nil
+	}
+	var ignored int64
+	if err := tx.QueryRow(ctx, sqlUnreported, args...).Scan(&ignored); err != nil {
+		return err
+	}
+	return session.CheckChanged("report", 0, ignored)
 }
 
 // SQLRemove deletes rows: $1 events, $2 destinations.

@@ -235,6 +235,9 @@ const (
 type RestoredSearch struct {
 	// After is the name of the last queue of the last page, empty before the first page.
 	After string
+	// Unreleased has the events whose rows keep their place of a former order, because their write is refused. The end of
+	// each search releases them again.
+	Unreleased map[int64]bool
 
 	at time.Time // time of the next page
 }
@@ -248,9 +251,9 @@ func (r *RestoredSearch) Read(took time.Duration, last string) {
 	if last == "" {
 		pause = max(pause, restoredEvery)
 	}
-	*r = RestoredSearch{last, time.Now().Add(pause)}
+	r.After, r.at = last, time.Now().Add(pause)
 }
 
 // Canceled records that the server has canceled a page. An old snapshot may keep millions of index entries of finished
 // rows. The next search begins anew.
-func (r *RestoredSearch) Canceled() { *r = RestoredSearch{at: time.Now().Add(restoredAgain)} }
+func (r *RestoredSearch) Canceled() { r.After, r.at = "", time.Now().Add(restoredAgain) }

@@ -1,6 +1,7 @@
 package deliveries
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -28,12 +29,14 @@ cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GRO
 page AS MATERIALIZED (SELECT * FROM pages WHERE event_id <= coalesce((SELECT id FROM cut), 9223372036854775807))
 `
 
-// sqlReroute makes a page due.
-const sqlReroute = SQLUnroutedPage + `, due AS (
+// sqlReroute makes a page due, and counts the rows that it has locked and changed.
+const sqlReroute = SQLUnroutedPage + `, mine AS MATERIALIZED (SELECT d.event_id, d.destination FROM page AS p
+	JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = p.destination WHERE d.state = 'unrouted' FOR UPDATE OF d),
+due AS (
 	UPDATE outbox_deliveries AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(), error_class = NULL, last_error = NULL
-	FROM page AS p WHERE d.event_id = p.event_id AND d.destination = p.destination AND d.state = 'unrouted'
+	FROM mine AS p WHERE d.event_id = p.event_id AND d.destination = p.destination
 	RETURNING d.event_id)
-SELECT coalesce(max(event_id), $2), (SELECT id FROM cut) IS NOT NULL, (SELECT count(*) FROM due) FROM page`
+SELECT coalesce(max(event_id), $2), (SELECT id FROM cut) IS NOT NULL, (SELECT count(*) FROM mine), (SELECT count(*) FROM due) FROM page`
 
 // typesPage is how many types one statement reads: some ten milliseconds.
 const typesPage = 1000
@@ -69,11 +72,16 @@ func UnroutedTypes(ctx context.Context, conn session.Querier, after string, matc
 }
 
 // Reroute makes a page of the rows without a route of some types due, up to size events after an id. It returns the
-// event at which the page ends, how many rows were made due, and whether there may be more.
+// event at which the page ends, how many rows were made due, and whether there may be more. If the write of a row is
+// ignored, the page ends where it began.
 func Reroute(ctx context.Context, conn session.Querier, types []string, after int64, size int) (last int64, n int, more bool, err error) {
+	var locked, changed int64
 	last = after
-	err = conn.QueryRow(ctx, sqlReroute, types, after, size).Scan(&last, &more, &n)
-	return last, n, more, err
+	err = conn.QueryRow(ctx, sqlReroute, types, after, size).Scan(&last, &more, &locked, &changed)
+	if err = cmp.Or(err, session.CheckChanged("make due", changed, locked)); err != nil {
+		last = after
+	}
+	return last, int(changed), more, err
 }
 
 // NextUnrouted returns the first event after an id that has a row without a route of some types.

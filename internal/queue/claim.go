@@ -65,7 +65,8 @@ type returnedDelivery struct {
 type lease struct {
 	entry    deliveries.Entry // in the state running
 	until    time.Time
-	answered bool // the delivery is answered
+	answered bool         // the delivery is answered
+	row      *withheldRow // set if the lease was refused: the answer goes there
 }
 
 func newShare(l dispatch.QueueLane) *share {

@@ -389,9 +389,10 @@ func (c *claimer) wait(held *claim) {
 // refused ones. Rows that are refused alone are withheld.
 func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
 	refused, err := c.session.Settle(context.WithoutCancel(ctx), s)
+	isRolledBack := err != nil && !store.IsDown(err)
 	if err == nil {
 		var alone bool
-		if alone, err = c.e.withheld.settled(ctx, held.work, s, refused); err == nil {
+		if alone, err = c.e.withheld.settled(ctx, held, s, refused); err == nil {
 			c.accepted()
 			c.slowDown(ctx, refused, alone)
 			return nil
@@ -406,10 +407,10 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	unexplained := !store.IsDown(err)
 	for {
 		held.collect()
-		s, _, _ := held.settlement(c.e.lanesOf)
+		s, _, _ = held.settlement(c.e.lanesOf)
 		refused, again := c.session.Settle(context.WithoutCancel(ctx), s)
 		if again == nil {
-			_, again = c.e.withheld.settled(ctx, held.work, s, refused)
+			_, again = c.e.withheld.settled(ctx, held, s, refused)
 		}
 		if again == nil {
 			break
@@ -425,7 +426,11 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		}
 		sleep(until, c.pauses.After(again))
 	}
-	// The answers are stored. The leases and retries are lost: their events will be claimed again.
+	// The deliveries that succeeded are stored. The leases and retries are withheld after a refusal. They are lost with a
+	// connection: their events will be claimed again.
+	if isRolledBack {
+		c.e.withheld.keep(ctx, held, s)
+	}
 	if unexplained {
 		// The database would accept the refused settlement now, but may refuse the next one.
 		sleep(ctx, c.pauses.After(err))

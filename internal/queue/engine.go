@@ -72,6 +72,7 @@ func New(o Options) *Engine {
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
 	e.withheld.log, e.withheld.report, e.withheld.rows = o.Log, e.report, make(map[deliveries.Ref]*withheldRow)
 	e.leases.report, e.leases.retryIn, e.leases.pauseClaims = e.report, e.sched.dueIn, e.sched.pauseClaims
+	e.leases.answerRow = e.withheld.answered
 	for _, l := range e.d.QueueLanes() {
 		l.Serve(e.sched.capacity)
 	}
@@ -200,6 +201,7 @@ func (e *Engine) maintain(ctx context.Context) {
 		if e.withheld.due() {
 			e.sched.sweepAll()
 		}
+		began := time.Now()
 		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
@@ -208,10 +210,13 @@ func (e *Engine) maintain(ctx context.Context) {
 		if more {
 			pause = min(pause, houseAgain)
 		}
-		if err != nil {
-			pause = max(pause, failing.After(err))
-		} else {
+		switch {
+		case err == nil:
 			failing.Reset()
+		case session.IsOfRow(err): // the leases of dead relays do not wait for it
+			pause = max(pause, unparkShare*time.Since(began))
+		default:
+			pause = max(pause, failing.After(err))
 		}
 		sleep(ctx, pause)
 	}
@@ -236,10 +241,13 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 		if n == 0 {
 			e.unparkAt = time.Now().Add(max(unparkEvery, unparkShare*time.Since(began)))
 		}
-		if err != nil || n > 0 {
+		if n > 0 {
 			e.sched.dueNow()
+		}
+		if n > 0 || err != nil && !session.IsOfRow(err) {
 			return true, err
 		}
+		refused = cmp.Or(refused, err)
 	}
 	n, more, err = e.House.Reroute(ctx, e.d.Routed)
 	if n > 0 {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
@@ -30,6 +32,8 @@ type leases struct {
 	// pauseClaims is called with +1 when the database refuses the answers, and with -1 when it has accepted them.
 	// Nothing may be claimed in between.
 	pauseClaims func(int)
+	// answerRow is called with an answer whose lease was refused.
+	answerRow   func(l *lease, e deliveries.Entry, v dispatch.Verdict)
 	tokens      *deliveries.Issuer
 	fenced      atomic.Uint64
 	written     atomic.Uint64 // leases that were written
@@ -78,9 +82,11 @@ func (ls *leases) hold(c *claim, err error) {
 	defer ls.mu.Unlock()
 	for _, p := range c.shares {
 		for _, l := range p.leased {
-			if err == nil {
-				ls.written.Add(1)
+			if err == nil || l.row != nil {
 				ls.live[l.entry.Token] = l
+			}
+			if err == nil && l.row == nil {
+				ls.written.Add(1)
 			}
 		}
 		p.toLeases = true
@@ -122,6 +128,11 @@ func (ls *leases) take() []lateResult {
 			delete(p.leased, a.Place)
 			delete(ls.live, l.entry.Token)
 			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Destination(), a)
+			if l.row != nil {
+				ls.tokens.End(l.entry) // no row carries this token
+				ls.answerRow(l, e, a.Verdict)
+				continue
+			}
 			e.Token = l.entry.Token
 			results = append(results, lateResult{entry: e, delivered: a.Verdict.Settles()})
 		}
@@ -319,7 +330,15 @@ func (ls *leases) renew(ctx context.Context) {
 			delete(ls.live, token)
 			ls.tokens.End(l.entry)
 			ls.lost.Add(1)
+			if l.row != nil {
+				again := l.entry
+				again.State, again.Class, again.Err = deliveries.Retry, delivery.ClassRelay.String(), "the handler ignored the end of its context"
+				ls.answerRow(l, again, dispatch.VerdictFailed)
+			}
 			continue
+		}
+		if l.row != nil {
+			continue // the lease is not written
 		}
 		tokens = append(tokens, token)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/withheld"
 )
 
 // Maintenance maintains leases and other rows that no claim finds, on the connection that proves that the relay is alive.
@@ -24,6 +25,7 @@ type Maintenance struct {
 
 	checked *pgx.Conn // the session on which TakeOver checked the relay's own leases; Do guards it
 	walk    walk      // progress of Reroute
+	refused error     // an event that the last complete walk has passed
 }
 
 // NewMaintenance returns a Maintenance that connects on first use. The caller closes it.
@@ -72,7 +74,8 @@ func finishEvents(ctx context.Context, tx pgx.Tx, ids []int64, deletes bool) err
 			return err
 		}
 	}
-	return nil
+	_, err := tx.Exec(ctx, sqlFinished, ids)
+	return ignoredFinish(err)
 }
 
 // Renew implements [LeaseStore].
@@ -123,7 +126,7 @@ func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.T
 // Unpark implements [Housekeeper].
 func (k *Maintenance) Unpark(ctx context.Context) (n int, err error) {
 	err = k.Do(ctx, "make parked deliveries due", func(ctx context.Context, c *session.Conn) (err error) {
-		n, err = deliveries.Unpark(ctx, c)
+		n, err = deliveries.Unpark(ctx, c.Conn)
 		return err
 	})
 	return n, err
@@ -149,6 +152,9 @@ type walk struct {
 	listed bool      // types and next are known
 	after  int64     // it continues after this event
 	page   int       // number of events
+
+	refused error // an event that was passed, because the write of its row is refused or ignored
+	passed  int   // number of such events
 }
 
 func newWalk(rest time.Time) walk { return walk{rest: rest, after: math.MinInt64, page: reroutePage} }
@@ -172,7 +178,7 @@ func (k *Maintenance) list(ctx context.Context, match func(string) bool) error {
 func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
 	begin := time.Now()
 	if begin.Before(k.walk.rest) {
-		return 0, false, nil
+		return 0, false, k.refused
 	}
 	if k.walk.began.IsZero() {
 		k.walk.began = begin
@@ -185,19 +191,20 @@ func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n i
 		}
 		some, unfinished, err := k.rerouteTypes(ctx, begin)
 		if n += some; unfinished || err != nil {
-			return n, true, err
+			return n, true, cmp.Or(err, k.walk.refused, k.refused)
 		}
 		if k.walk.next == "" {
 			var rest time.Time
 			if took := time.Since(k.walk.began); took > rerouteFor {
 				rest = time.Now().Add(restFactor * took)
 			}
+			k.refused = k.walk.refused
 			k.walk = newWalk(rest)
-			return n, false, nil
+			return n, false, k.refused
 		}
 		k.walk.listed, k.walk.after = false, math.MinInt64
 	}
-	return n, true, nil
+	return n, true, cmp.Or(k.walk.refused, k.refused)
 }
 
 // rerouteTypes makes the events of a page of types due, for a bounded time since begin. It reports whether some are left.
@@ -221,7 +228,12 @@ func (k *Maintenance) rerouteTypes(ctx context.Context, begin time.Time) (n int,
 			k.walk.page = max(k.walk.page/4, 1)
 			continue
 		case session.IsOfRow(err):
-			return n, true, errors.Join(err, k.passRefused(ctx, k.walk.types))
+			if failed := k.passRefused(ctx, k.walk.types); failed != nil {
+				return n, true, failed
+			}
+			k.walk.passed++
+			k.walk.refused = &withheld.Error{Event: k.walk.after, N: k.walk.passed, Err: err}
+			continue
 		case err != nil:
 			return n, true, err
 		case !more:

@@ -84,6 +84,7 @@ func (d *db) plansPartitioned() {
 		{"defer(" + list + ", " + bounds + ")", 1},
 		{`"lock"(` + list + ", " + bounds + ")", 1},
 		{"finish(" + list + ", " + bounds + ")", 1},
+		{"finished(" + list + ", " + bounds + ")", 1},
 		{"forget(" + list + ", " + bounds + ")", 1},
 		{"remove(" + list + ", '{x,y}')", 0},
 	} {

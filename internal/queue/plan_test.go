@@ -61,7 +61,8 @@ func TestPlans(t *testing.T) {
 		{"remove('{1,2}', '{x,y}')", []string{byKey + "; Index Only Scan using outbox_events_pkey on outbox_events"}},
 		{`"lock"('{1,2,3}')`, []string{byID}},
 		{"finish('{1,2,3}')", []string{byID + "; " + byKey}},
-		{"forget('{1,2,3}')", []string{byID + "; " + byKey, byID + "; " + "Index Only Scan using outbox_deliveries_pkey on outbox_deliveries"}},
+		{"finished('{1,2,3}')", []string{byID + "; " + byKey}},
+		{"forget('{1,2,3}')", []string{byID + "; " + byID + "; " + byKey, byID + "; " + byID + "; " + "Index Only Scan using outbox_deliveries_pkey on outbox_deliveries"}},
 	}
 	forEachFill(t, func(t *testing.T, d *db) {
 		t.Helper()

@@ -17,7 +17,7 @@ const listed = `id = ANY($1::bigint[])`
 // withRange adds the range of ids as the second and third parameter to statements whose only parameter is a list of
 // event ids.
 func withRange(statements map[string]string) {
-	for _, name := range []string{stmtByIDs, stmtDone, stmtDelete, stmtBury, stmtDefer, stmtLock, stmtFinish, stmtForget} {
+	for _, name := range []string{stmtByIDs, stmtDone, stmtDelete, stmtBury, stmtDefer, stmtLock, stmtFinish, stmtForget, stmtFinished} {
 		sql, is := statements[name]
 		if !is {
 			continue

@@ -27,10 +27,10 @@ const sqlHighest = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY 
 // sqlFresh returns the statement that locks and reads fresh events of up to limit bytes. which has the rest of the
 // condition, the order and the limit. The condition repeats the condition of the index verbatim, so the index always
 // matches. The lock prevents the planner from flattening the inner query.
-func sqlFresh(limit int, which string) string {
+func sqlFresh(limit int, which, lock string) string {
 	return `SELECT id, ` + strings.Join(wire.EventColumns("", limit), ", ") + `
 FROM (SELECT ` + wire.EventSource + `, ` + wire.EventBytes(limit, "") + ` AS bytes
-	FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
+	FROM outbox_events WHERE state = 'fresh'` + which + lock + ` SKIP LOCKED) AS e`
 }
 
 // sqlDue claims due deliveries of each destination within its capacity, longest due first. The index of due

@@ -88,6 +88,7 @@ const (
 	stmtLock         = "lock"
 	stmtFinish       = "finish"
 	stmtForget       = "forget"
+	stmtFinished     = "finished"
 )
 
 // claims returns the statements that read events, up to a limit: see [wire.EventBytes].
@@ -98,8 +99,8 @@ func (s *Session) claims(limit int) map[string]string {
 		skip  = ` AND event_type <> ALL($4::text[]) AND id <> ALL($5::bigint[])`
 	)
 	all := map[string]string{
-		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`),
-		stmtSweep: sqlFresh(limit, sweep+order), stmtSweepSkip: sqlFresh(limit, sweep+skip+order), stmtDue: sqlDue(limit),
+		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`, s.lock()),
+		stmtSweep: sqlFresh(limit, sweep+order, s.lock()), stmtSweepSkip: sqlFresh(limit, sweep+skip+order, s.lock()), stmtDue: sqlDue(limit),
 	}
 	if s.ranged {
 		withRange(all)
@@ -109,6 +110,15 @@ func (s *Session) claims(limit int) map[string]string {
 		byName[named(name, limit)] = sql
 	}
 	return byName
+}
+
+// lock returns the lock of a claim on its events. A transaction that inserts a foreign key to an event locks the event as
+// well, until it ends. Only a claim that will delete the event must wait for it.
+func (s *Session) lock() string {
+	if s.options.Delete {
+		return ` FOR UPDATE`
+	}
+	return ` FOR NO KEY UPDATE`
 }
 
 // named returns the name of a statement with a limit. The variants that read only readable columns have separate
@@ -127,7 +137,7 @@ func (s *Session) statements() map[string]string {
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
 		stmtSnapshot: sqlSnapshot, stmtOpenWriters: sqlOpenWriters, stmtHighest: sqlHighest, stmtNextDue: sqlNextDue,
-		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget, stmtFinished: sqlFinished,
 		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,
 		stmtReport: deliveries.SQLReport, stmtUnlocked: deliveries.SQLRemoveUnlocked,
 	}

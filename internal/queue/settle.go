@@ -27,13 +27,32 @@ const (
 // remaining deliveries with a separate statement, and so a new snapshot. Delivery rows are always locked before event
 // rows.
 const (
-	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`
+	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE`
 	sqlFinish = `UPDATE outbox_events AS e SET state = 'done', processed_at = clock_timestamp()
 WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
-	sqlForget = `DELETE FROM outbox_events AS e WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
-AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
+	// sqlForget leaves the events that an open transaction references to sqlFinish.
+	sqlForget = `DELETE FROM outbox_events AS e
+USING (SELECT e.id FROM outbox_events AS e WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred' FOR UPDATE SKIP LOCKED) AS f
+WHERE e.id = f.id AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
+	// sqlFinished divides by zero if an event is left that sqlFinish should have marked: a trigger or a rule has ignored
+	// the write. An error ends the transaction in the flight that would commit it.
+	sqlFinished = `SELECT 1 / (count(*) = 0)::int FROM outbox_events AS e
+WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
+AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
 )
+
+// ignoredFinish returns an error of sqlFinished as a [session.IgnoredError].
+func ignoredFinish(err error) error {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) && answer.SQLState() == divisionByZero {
+		return &session.IgnoredError{Statement: stmtFinish, Rows: 1}
+	}
+	return err
+}
+
+// divisionByZero is the SQLSTATE of sqlFinished.
+const divisionByZero = "22012"
 
 // The statements that find the rows of a claim as the claim has found them, deliveries before events. A fresh event has
 // no destination, and no row.
@@ -44,8 +63,7 @@ WHERE d.state = 'retry'`
 	sqlAgainEvents = `SELECT e.id, '' FROM outbox_events AS e
 JOIN unnest($1::bigint[], $2::text[]) AS p(event_id, destination) ON e.id = p.event_id AND p.destination = ''
 WHERE e.state = 'fresh'`
-	lockRows   = ` FOR UPDATE OF d SKIP LOCKED`
-	lockEvents = ` FOR UPDATE OF e SKIP LOCKED`
+	lockRows = ` FOR UPDATE OF d SKIP LOCKED`
 )
 
 // errTaken means that another claimer has locked the row, since the refusal of a settlement has unlocked it.
@@ -102,7 +120,7 @@ func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([
 // settlePart writes the settlement of some rows in one transaction, and returns the rows that another claimer has locked.
 func (s *Session) settlePart(ctx context.Context, settlement *Settlement, rows []deliveries.Ref) (taken []deliveries.Ref, err error) {
 	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		held, others, err := lockAgain(ctx, tx, rows)
+		held, others, err := lockAgain(ctx, tx, rows, s.lock())
 		taken = others
 		if err != nil || len(held) == 0 {
 			return err
@@ -120,8 +138,8 @@ const halvesWithin = 4 * store.RoundTripTimeout
 
 // lockAgain locks rows of a claim again. It returns the locked ones, and those that another claimer has locked. The
 // others were settled.
-func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref) (held, taken []deliveries.Ref, err error) {
-	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lockEvents)
+func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, lock string) (held, taken []deliveries.Ref, err error) {
+	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lock+` OF e SKIP LOCKED`)
 	if err != nil || len(held) == len(rows) {
 		return held, nil, err
 	}
@@ -151,11 +169,7 @@ func again(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, statements ...
 // and will be claimed again. After a refused settlement, settleLost fails until the database would accept the whole
 // settlement, because later claims could not be settled either.
 func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error {
-	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove, Acknowledged: settlement.Acknowledged}
-	if len(settlement.Put) > 0 {
-		// An entry of Remove may belong to a delivery that Put has split up: write both or neither.
-		rest.Remove, rest.Acknowledged = nil, nil
-	}
+	rest := settlement.lost()
 	if rest.Empty() && !s.refused {
 		return nil
 	}
@@ -188,7 +202,7 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 	if err != nil {
 		return err
 	}
-	held, _, err := lockAgain(ctx, tx, settlement.rows())
+	held, _, err := lockAgain(ctx, tx, settlement.rows(), s.lock())
 	if err == nil {
 		err = s.send(ctx, func(send sendFunc) {
 			s.queueSettlement(send, settlement.of(held), stmtRemove)
@@ -247,6 +261,9 @@ func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
 		changed, err := f.changed()
 		if err != nil {
 			_ = f.close() // returns the same error
+			if name == stmtFinished {
+				err = ignoredFinish(err)
+			}
 			return err
 		}
 		if expected[i] != anyRows && changed < int64(expected[i]) && ignored == nil {
@@ -281,7 +298,7 @@ func (s *Session) queueSettlement(send sendFunc, settlement *Settlement, remove 
 	if entries := settlement.Put; len(entries) > 0 {
 		send(stmtPut, len(entries), wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
 		if args := deliveries.ReportArgs(entries); args != nil {
-			send(stmtReport, 1, wire.Params(args)...)
+			send(stmtReport, deliveries.Reports(entries), wire.Params(args)...)
 		}
 	}
 	if ids := settlement.finished(); len(ids) > 0 {
@@ -291,5 +308,6 @@ func (s *Session) queueSettlement(send sendFunc, settlement *Settlement, remove 
 			send(stmtForget, anyRows, args...)
 		}
 		send(stmtFinish, anyRows, args...)
+		send(stmtFinished, anyRows, args...)
 	}
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/withheld"
 )
@@ -30,11 +32,19 @@ type withheldRows struct {
 
 // withheldRow is a row whose settlement was refused.
 type withheldRow struct {
-	outcome *Settlement // nil: not known, the event is delivered again
-	at      time.Time   // when it is claimed again
+	outcome *Settlement // empty while deliveries of the row run
+	at      time.Time   // when it is claimed again; not while deliveries run
 	pauses  *backoff.ExponentialBackOff
 	err     error
+
+	// Set while deliveries of the row run. Their leases are not written.
+	work         *Work
+	rest         *unfinished
+	acknowledged []deliveries.Ref
 }
+
+// runs reports whether deliveries of the row run.
+func (row *withheldRow) runs() bool { return row.rest != nil }
 
 // forgetAfter is how long after its time a row is forgotten that no claim has found: another relay has settled it.
 const forgetAfter = 10 * time.Minute
@@ -52,7 +62,7 @@ func (h *withheldRows) except(ids []int64) (rest, except []int64) {
 	now := time.Now()
 	waits := make(map[int64]bool)
 	for r, row := range h.rows {
-		if now.Before(row.at) {
+		if row.runs() || now.Before(row.at) {
 			waits[r.EventID] = true
 			except = append(except, r.EventID)
 		}
@@ -75,6 +85,7 @@ func (h *withheldRows) due() (is bool) {
 	now := time.Now()
 	for r, row := range h.rows {
 		switch late := now.Sub(row.at); {
+		case row.runs():
 		case late > forgetAfter:
 			delete(h.rows, r)
 			h.changedLocked()
@@ -98,9 +109,9 @@ func (h *withheldRows) outcome(r deliveries.Ref) *Settlement {
 	return nil
 }
 
-// settled records the result of a settlement of some works: the refused rows wait. It returns an error if too many wait,
-// and reports whether nothing was accepted, twice in a row: then the reason may be one of all rows.
-func (h *withheldRows) settled(ctx context.Context, work []Work, s *Settlement, refused []Refused) (alone bool, err error) {
+// settled records the result of a claim's settlement: the refused rows wait. It returns an error if too many wait, and
+// reports whether nothing was accepted, twice in a row: then the reason may be one of all rows.
+func (h *withheldRows) settled(ctx context.Context, c *claim, s *Settlement, refused []Refused) (alone bool, err error) {
 	if h.n.Load() == 0 && len(refused) == 0 && h.alone.Load() == 0 {
 		return false, nil
 	}
@@ -110,10 +121,11 @@ func (h *withheldRows) settled(ctx context.Context, work []Work, s *Settlement, 
 	for _, r := range refused {
 		waits[r.Item] = r.Err
 	}
-	before := len(h.rows)
-	for i := range work {
-		if waits[work[i].ref()] == nil {
-			delete(h.rows, work[i].ref())
+	before, all := len(h.rows), s.rows()
+	for _, r := range all {
+		if row := h.rows[r]; row != nil && waits[r] == nil {
+			row.leased(nil)
+			delete(h.rows, r)
 		}
 	}
 	changed := len(refused) > 0 || len(h.rows) < before
@@ -125,12 +137,12 @@ func (h *withheldRows) settled(ctx context.Context, work []Work, s *Settlement, 
 				return false, fmt.Errorf("%w: %w", withheld.ErrTooMany, err)
 			}
 		}
-		h.addLocked(ctx, r, s, err)
+		h.addLocked(ctx, c, r, s, err)
 	}
 	if changed {
 		h.changedLocked()
 	}
-	switch accepted := len(s.rows()) - len(refused); {
+	switch accepted := len(all) - len(refused); {
 	case accepted > 0:
 		h.alone.Store(0)
 	case isNew:
@@ -139,8 +151,22 @@ func (h *withheldRows) settled(ctx context.Context, work []Work, s *Settlement, 
 	return isNew && h.alone.Load() > 1, nil
 }
 
-// addLocked records that the outcome of a row was refused.
-func (h *withheldRows) addLocked(ctx context.Context, r deliveries.Ref, s *Settlement, err error) {
+// keep records the outcomes of a claim that was refused as a whole, as far as they fit and are not written by
+// [Settlement.lost].
+func (h *withheldRows) keep(ctx context.Context, c *claim, s *Settlement) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	written := s.lost().rows()
+	for _, r := range s.rows() {
+		if !slices.Contains(written, r) && len(h.rows) < withheld.Max {
+			h.addLocked(ctx, c, r, s, errTaken)
+		}
+	}
+	h.changedLocked()
+}
+
+// addLocked records that the outcome of a row was refused. The leases of deliveries that run are not written.
+func (h *withheldRows) addLocked(ctx context.Context, c *claim, r deliveries.Ref, s *Settlement, err error) {
 	row := h.rows[r]
 	if row == nil {
 		row = &withheldRow{pauses: withheld.Pauses(), err: errTaken}
@@ -154,9 +180,49 @@ func (h *withheldRows) addLocked(ctx context.Context, r deliveries.Ref, s *Settl
 		row.err = err
 	}
 	row.at = time.Now().Add(row.pauses.NextBackOff())
-	if row.outcome = s.of([]deliveries.Ref{r}); row.outcome.runs() {
-		row.outcome = nil
+
+	row.outcome = s.of([]deliveries.Ref{r})
+	if !row.outcome.runs() {
+		return
 	}
+	i := slices.IndexFunc(c.work, func(w Work) bool { return w.ref() == r })
+	row.work, row.rest, row.acknowledged = &c.work[i], c.unfinished[i], row.outcome.Acknowledged
+	row.outcome = &Settlement{}
+	row.leased(row)
+}
+
+// leased makes the deliveries that run answer to a row, or to their leases if it is nil.
+func (row *withheldRow) leased(to *withheldRow) {
+	if row.rest == nil {
+		return
+	}
+	for _, l := range row.rest.leased {
+		l.row = to
+	}
+}
+
+// answered records the late answer of a delivery of a withheld row. The last one completes the outcome of the row.
+func (h *withheldRows) answered(l *lease, e deliveries.Entry, v dispatch.Verdict) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.answered {
+		return
+	}
+	l.answered = true
+	row := l.row
+	switch {
+	case !v.Settles():
+		row.rest.put = append(row.rest.put, e)
+	case v == dispatch.VerdictDelivered && row.work.Event.Replay > 0:
+		row.acknowledged = append(row.acknowledged, e.Ref)
+	}
+	if slices.ContainsFunc(row.rest.leased, func(l *lease) bool { return !l.answered }) {
+		return
+	}
+
+	row.outcome = &Settlement{Acknowledged: row.acknowledged} // a claim may still have the empty one
+	row.outcome.add(row.work, row.rest)
+	row.work, row.rest, row.acknowledged = nil, nil, nil
 }
 
 // changedLocked updates the report after a change of the rows.

@@ -252,6 +252,15 @@ func (s *Settlement) runs() bool {
 	return slices.ContainsFunc(s.Put, func(e deliveries.Entry) bool { return e.State == deliveries.Running })
 }
 
+// lost returns the part that is written after the claim was lost.
+func (s *Settlement) lost() *Settlement {
+	rest := &Settlement{Done: s.Done}
+	if len(s.Put) == 0 { // an entry of Remove may belong to a delivery that Put has split up: write both or neither
+		rest.Remove, rest.Acknowledged = s.Remove, s.Acknowledged
+	}
+	return rest
+}
+
 // join adds another settlement, of other rows.
 func (s *Settlement) join(o *Settlement) {
 	s.Done = append(s.Done, o.Done...)

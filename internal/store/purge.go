@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,8 +15,13 @@ import (
 const (
 	// deleteOld deletes the old events among those seen that have no row. The end of its condition follows.
 	deleteOld = `expired AS MATERIALIZED (
-		SELECT s.id FROM seen AS s WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id)),
+		` + expired + `),
 	gone AS (DELETE FROM outbox_events AS e USING expired WHERE e.id = expired.id`
+	// expiredFree replaces the begin of deleteOld: it leaves the events that another transaction has locked, such as one that
+	// has inserted a foreign key to them and is open. It locks each row, so it is not the rule.
+	expired     = `SELECT s.id FROM seen AS s WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id)`
+	expiredFree = `SELECT e.id FROM seen AS s JOIN outbox_events AS e ON e.id = s.id
+		WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id) FOR UPDATE OF e SKIP LOCKED`
 	// notDeleted are the events that deleteOld has left.
 	notDeleted = `ARRAY(SELECT id FROM expired EXCEPT SELECT id FROM gone)`
 	// sqlStillThere reads which events were left because a trigger has ignored their deletion: another session has neither
@@ -65,7 +71,13 @@ func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch
 			statement = sqlPurgeStream
 		}
 		var left []int64
-		err := c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...)).Scan(&next, &more, &left)
+		purge := func(statement string) error {
+			return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...)).Scan(&next, &more, &left)
+		}
+		err := purge(statement)
+		if code, _ := stateOf(err); code == lockNotAvailable {
+			err = purge(strings.Replace(statement, expired, expiredFree, 1))
+		}
 		if err != nil || len(left) == 0 {
 			return err
 		}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,6 +22,7 @@ import (
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/withheld"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -67,23 +69,22 @@ func (a *layoutChange) run(ctx context.Context) error {
 	if err := a.adopt(ctx); err != nil {
 		return err
 	}
+	var refused error
 	for _, page := range movePages() {
 		for p := newMoveCursor(); !p.done; {
-			if err := a.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-				if _, err := a.lock(ctx, tx); err != nil {
-					return err
-				}
-				if _, err := tx.Exec(ctx, sqlMoves, a.w.Destination); err != nil {
-					return err
-				}
-				return a.move(ctx, tx, page, &p)
-			}); err != nil {
-				return err
-			}
-			if err := ctx.Err(); err != nil {
+			err := a.movePage(ctx, page, &p)
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case session.IsOfRow(err):
+				refused = cmp.Or(refused, err)
+			case err != nil:
 				return err
 			}
 		}
+	}
+	if refused != nil {
+		return refused
 	}
 	if err := a.tx(ctx, a.begin); err != nil {
 		return err
@@ -258,25 +259,73 @@ func movePages() []string {
 	}
 }
 
-// sqlMove gives the rows of a page the shards of $5, and returns the last row.
+// sqlMove gives the rows of a page the shards of $5. It returns the last row, and how many rows have another shard and were
+// changed.
 func sqlMove(page string) string {
-	return `WITH page AS MATERIALIZED (SELECT row_number() OVER () AS n, event_id, available_at FROM (` + page + ` LIMIT $4) AS p),
-	moved AS (UPDATE outbox_deliveries AS d SET shard = s.shard FROM (
-			SELECT p.event_id, ` + outboxsql.NumberOfRow("outbox_events", "$5::int") + ` AS shard
-			FROM page AS p JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = $1) AS s
-		WHERE d.event_id = s.event_id AND d.destination = $1 AND d.shard <> s.shard)
-	SELECT event_id, available_at, n FROM page ORDER BY n DESC LIMIT 1`
+	return sqlMisplaced(page) + `,
+	moved AS (UPDATE outbox_deliveries AS d SET shard = s.shard FROM misplaced AS s WHERE d.event_id = s.event_id AND d.destination = $1 RETURNING 1)
+	SELECT event_id, available_at, n, (SELECT count(*) FROM misplaced), (SELECT count(*) FROM moved) FROM page ORDER BY n DESC LIMIT 1`
 }
 
-// move moves the next rows of a page.
-func (a *layoutChange) move(ctx context.Context, tx pgx.Tx, page string, p *moveCursor) error {
+// sqlMisplaced begins a statement with the rows of a page, and those among them whose shard is another, or some of those.
+func sqlMisplaced(page string) string {
+	return `WITH page AS MATERIALIZED (SELECT row_number() OVER () AS n, event_id, available_at FROM (` + page + ` LIMIT $4) AS p),
+	misplaced AS MATERIALIZED (SELECT s.event_id, s.shard FROM (SELECT d.event_id, d.shard AS was, ` + outboxsql.NumberOfRow("outbox_events", "$5::int") + ` AS shard
+			FROM page AS p JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = $1) AS s
+		WHERE s.was <> s.shard AND ($6::bigint[] IS NULL OR s.event_id = ANY($6)))`
+}
+
+// movePage moves the rows of the next page. It returns the refusal of a row after it has moved the others: the shards
+// cannot begin without the row, because its aggregate has another shard.
+func (a *layoutChange) movePage(ctx context.Context, page string, p *moveCursor) error {
+	from := *p
+	move := func(some []int64) error {
+		return a.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := a.lock(ctx, tx); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, sqlMoves, a.w.Destination); err != nil {
+				return err
+			}
+			*p = from
+			return a.move(ctx, tx, page, p, some)
+		})
+	}
+	err := move(nil)
+	if !session.IsOfRow(err) {
+		return err
+	}
+
+	var ids []int64
+	var end moveCursor
+	err = a.use(ctx, func(ctx context.Context, conn *session.Conn) error {
+		n := 0
+		err := conn.QueryRow(ctx, sqlMisplaced(page)+` SELECT event_id, available_at, n, (SELECT coalesce(array_agg(event_id), '{}') FROM misplaced) FROM page ORDER BY n DESC LIMIT 1`,
+			a.w.Destination, from.id, from.at, movePage, a.w.Shards, []int64(nil)).Scan(&end.id, &end.at, &n, &ids)
+		end.done = n < movePage
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	refused, err := session.InHalves(ids, move)
+	*p = end
+	if err == nil && len(refused) > 0 {
+		err = &withheld.Error{Event: refused[0].Item, N: len(refused), Err: refused[0].Err}
+	}
+	return err
+}
+
+// move moves the next rows of a page, or some of them.
+func (a *layoutChange) move(ctx context.Context, tx pgx.Tx, page string, p *moveCursor, some []int64) error {
 	n := 0
-	err := tx.QueryRow(ctx, sqlMove(page), a.w.Destination, p.id, p.at, movePage, a.w.Shards).Scan(&p.id, &p.at, &n)
+	var misplaced, moved int64
+	err := tx.QueryRow(ctx, sqlMove(page), a.w.Destination, p.id, p.at, movePage, a.w.Shards, some).Scan(&p.id, &p.at, &n, &misplaced, &moved)
 	if err != nil && !isNoRows(err) {
 		return err
 	}
 	p.done = n < movePage
-	return nil
+	return session.CheckChanged("move", moved, misplaced)
 }
 
 const (
@@ -321,7 +370,11 @@ func (a *layoutChange) begin(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, sqlFewer, a.w.Destination, a.w.Shards); err != nil {
+	tag, err := tx.Exec(ctx, sqlFewer, a.w.Destination, a.w.Shards)
+	if err == nil {
+		err = session.CheckChanged("remove the former shards", tag.RowsAffected(), int64(len(all)-a.w.Shards))
+	}
+	if err != nil {
 		return err
 	}
 	return a.route(ctx, tx, read, passed)

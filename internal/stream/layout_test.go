@@ -34,7 +34,7 @@ func TestMove(t *testing.T) {
 	pages := 0
 	for _, page := range movePages() {
 		for p := newMoveCursor(); !p.done; pages++ {
-			err := pgx.BeginFunc(t.Context(), l.Conn, func(tx pgx.Tx) error { return a.move(context.WithoutCancel(t.Context()), tx, page, &p) })
+			err := pgx.BeginFunc(t.Context(), l.Conn, func(tx pgx.Tx) error { return a.move(context.WithoutCancel(t.Context()), tx, page, &p, nil) })
 			if err != nil {
 				t.Fatal(err)
 			}

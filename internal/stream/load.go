@@ -1,9 +1,11 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/withheld"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -100,11 +103,11 @@ type loader struct {
 func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 	switch {
 	case !l.order.kept:
-		return l.unpark(ctx, conn)
+		return l.release(ctx, conn)
 	case l.order.total:
 		return l.loadTotal(ctx, conn)
 	}
-	if err := l.unname(ctx, conn); err != nil {
+	if err := l.release(ctx, conn); err != nil {
 		return err
 	}
 	l.e.loading.Add(1)
@@ -219,8 +222,9 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
 		last = "" // it has one queue
 	}
 	search.Read(time.Since(began), last)
-	if found && !l.order.kept {
-		return l.unpark(ctx, conn)
+	isLast := last == ""
+	if found && !l.order.kept || isLast && len(search.Unreleased) > 0 {
+		return l.release(ctx, conn)
 	}
 	return nil
 }
@@ -260,55 +264,138 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	return nil
 }
 
-// sqlUnpark makes the parked rows due among the next $4 waiting rows after a place in the order of names: the
-// destination no longer keeps an order. It returns the place where it has ended, NULL at the end.
-const sqlUnpark = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state FROM outbox_deliveries
+// parkedPage are the next $4 waiting rows after a place in the order of names, and the parked ones of a shard among them.
+const parkedPage = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state, shard FROM outbox_deliveries
 	WHERE destination = $1 AND (ordering_key, event_id) > ($2, $3) AND ` + liveRows + ` ORDER BY ordering_key, event_id LIMIT $4),
-freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-	FROM page AS p WHERE p.state = 'parked' AND d.destination = $1 AND d.event_id = p.event_id AND d.shard = $5)
-SELECT (array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
-	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0) FROM page`
+parked AS MATERIALIZED (SELECT d.event_id FROM page AS p JOIN outbox_deliveries AS d ON d.destination = $1 AND d.event_id = p.event_id
+	WHERE p.state = 'parked' AND d.state = 'parked' AND d.shard = $5 AND ($6::bigint[] IS NULL OR d.event_id = ANY($6))`
 
-func (l *loader) unpark(ctx context.Context, conn *session.Conn) error {
-	key, id := new(string), int64(math.MinInt64)
-	for key != nil {
-		err := l.write(ctx, conn, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, sqlUnpark, l.name, *key, id, walkPage, l.order.shard).Scan(&key, &id)
-		})
-		if err != nil {
-			return fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
+const (
+	// sqlUnpark makes the parked rows of a page due, or some of them: the destination no longer keeps an order. It returns
+	// the place where the page ends, NULL at the end, and how many rows it has locked and changed.
+	sqlUnpark = parkedPage + ` FOR UPDATE OF d),
+freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
+	FROM parked AS p WHERE d.destination = $1 AND d.event_id = p.event_id RETURNING 1)
+SELECT ` + endOfPage + `, (SELECT count(*) FROM parked), (SELECT count(*) FROM freed) FROM page`
+	sqlParked = parkedPage + `) SELECT ` + endOfPage + `, (SELECT coalesce(array_agg(event_id ORDER BY event_id), '{}') FROM parked) FROM page`
+	endOfPage = `(array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
+	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0)`
+)
+
+// release makes rows due that waited in another order, and reports those whose write the database refuses or ignores. They
+// stay until a search for restored rows releases them.
+func (l *loader) release(ctx context.Context, conn *session.Conn) error {
+	release := l.unname
+	if !l.order.kept {
+		release = l.unpark
+	}
+	refused, err := release(ctx, conn)
+	if err != nil {
+		return err
+	}
+
+	before, part := l.stored.due.Restored.Unreleased, l.reportAs+", former order"
+	now := make(map[int64]bool, len(refused))
+	for _, r := range refused {
+		now[r.Item] = true
+		if !before[r.Item] {
+			withheld.Log(ctx, l.e.log, r.Item, l.name, r.Err)
 		}
+	}
+	l.stored.due.Restored.Unreleased = now
+	switch {
+	case len(refused) > 0:
+		l.e.report(part, &withheld.Error{Event: refused[0].Item, N: len(refused), Err: refused[0].Err})
+	case len(before) > 0:
+		l.e.accepted(part)
 	}
 	return nil
 }
 
-// sqlUnname takes up to $2 rows of events without an aggregate out of the queue of a former total order. These rows no
-// longer wait for each other. A dead letter keeps its name, which means nothing in another order.
-const sqlUnname = `UPDATE outbox_deliveries SET ordering_key = NULL, updated_at = now(),
-	available_at = CASE state WHEN 'parked' THEN now() ELSE available_at END, state = 'retry'
-WHERE (event_id, destination) IN (SELECT event_id, destination FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + liveRows + ` ORDER BY event_id LIMIT $2) AND ` + liveRows
-
-func (l *loader) unname(ctx context.Context, conn *session.Conn) error {
-	if l.order.shard > 1 {
-		return nil // the first shard unnames the rows of all shards
+// inHalves writes some rows after a write of all of them was refused.
+func (l *loader) inHalves(ctx context.Context, conn *session.Conn, ids []int64, write func(tx pgx.Tx, some []int64) error) ([]session.Refused[int64], error) {
+	if err := l.write(ctx, conn, func(pgx.Tx) error { return nil }); err != nil {
+		return nil, err // the position is refused
 	}
-	for n := int64(walkPage); n == walkPage; {
-		var is bool
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE destination = $1 AND ordering_key = '`+totalName+`' AND `+liveRows+`)`, l.name).Scan(&is)
-		if err == nil && !is {
-			return nil
+	return session.InHalves(ids, func(some []int64) error {
+		return l.write(ctx, conn, func(tx pgx.Tx) error { return write(tx, some) })
+	})
+}
+
+func (l *loader) unpark(ctx context.Context, conn *session.Conn) (refused []session.Refused[int64], err error) {
+	type place struct {
+		key *string
+		id  int64
+	}
+	var next place
+	for at := (place{new(string), math.MinInt64}); at.key != nil; at = next {
+		page := []any{l.name, *at.key, at.id, walkPage, l.order.shard}
+		write := func(tx pgx.Tx, some []int64) error {
+			var locked, changed int64
+			err := tx.QueryRow(ctx, sqlUnpark, append(slices.Clone(page), some)...).Scan(&next.key, &next.id, &locked, &changed)
+			return cmp.Or(err, session.CheckChanged("unpark", changed, locked))
 		}
-		if err == nil {
-			err = l.write(ctx, conn, func(tx pgx.Tx) error {
-				tag, err := tx.Exec(ctx, sqlUnname, l.name, walkPage)
-				n = tag.RowsAffected()
-				return err
-			})
+
+		err := l.write(ctx, conn, func(tx pgx.Tx) error { return write(tx, nil) })
+		if session.IsOfRow(err) {
+			var ids []int64
+			var end place
+			var some []session.Refused[int64]
+			if err = conn.QueryRow(ctx, sqlParked, append(slices.Clone(page), []int64(nil))...).Scan(&end.key, &end.id, &ids); err == nil {
+				some, err = l.inHalves(ctx, conn, ids, write)
+			}
+			refused, next = append(refused, some...), end
 		}
 		if err != nil {
-			return fmt.Errorf("release the deliveries of %q that have no aggregate: %w", l.name, err)
+			return nil, fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
 		}
 	}
-	return nil
+	return refused, nil
+}
+
+// totalPage are the next $2 waiting rows of a former total order after an event.
+const totalPage = `SELECT event_id FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + liveRows + ` AND event_id > $3 AND ($4::bigint[] IS NULL OR event_id = ANY($4)) ORDER BY event_id LIMIT $2`
+
+// sqlUnname takes a page of rows of events without an aggregate, or some of them, out of the queue of a former total order.
+// These rows no longer wait for each other. A dead letter keeps its name, which means nothing in another order. It returns
+// how many rows it has locked and changed.
+const sqlUnname = `WITH page AS MATERIALIZED (` + totalPage + ` FOR UPDATE),
+freed AS (UPDATE outbox_deliveries AS d SET ordering_key = NULL, updated_at = now(),
+		available_at = CASE state WHEN 'parked' THEN now() ELSE available_at END, state = 'retry'
+	FROM page AS p WHERE d.destination = $1 AND d.event_id = p.event_id RETURNING 1)
+SELECT count(*), (SELECT count(*) FROM freed) FROM page`
+
+func (l *loader) unname(ctx context.Context, conn *session.Conn) (refused []session.Refused[int64], err error) {
+	if l.order.shard > 1 {
+		return nil, nil // the first shard unnames the rows of all shards
+	}
+	after := int64(math.MinInt64)
+	for {
+		var ids []int64
+		rows, err := conn.Query(ctx, totalPage, l.name, walkPage, after, []int64(nil))
+		if err == nil {
+			ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		}
+		if err == nil && len(ids) > 0 {
+			from := after
+			write := func(tx pgx.Tx, some []int64) error {
+				var locked, changed int64
+				err := tx.QueryRow(ctx, sqlUnname, l.name, walkPage, from, some).Scan(&locked, &changed)
+				return cmp.Or(err, session.CheckChanged("unname", changed, locked))
+			}
+			if err = l.write(ctx, conn, func(tx pgx.Tx) error { return write(tx, ids) }); session.IsOfRow(err) {
+				var some []session.Refused[int64]
+				some, err = l.inHalves(ctx, conn, ids, write)
+				refused = append(refused, some...)
+			}
+			after = ids[len(ids)-1]
+		}
+		if err != nil {
+			return nil, fmt.Errorf("release the deliveries of %q that have no aggregate: %w", l.name, err)
+		}
+		if len(ids) < walkPage {
+			return refused, nil
+		}
+	}
 }

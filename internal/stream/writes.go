@@ -159,8 +159,9 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 		})
 	}
 
-	if args := deliveries.ReportArgs(append(fresh, old...)); args != nil {
-		batch.Queue(deliveries.SQLReport, args...)
+	reported := slices.Concat(fresh, old)
+	if args := deliveries.ReportArgs(reported); args != nil {
+		expect(batch.Queue(deliveries.SQLReport, args...), deliveries.Reports(reported))
 		batch.Queue(sqlAnnounce, channel)
 	}
 
@@ -174,6 +175,9 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 	err := tx.SendBatch(ctx, &batch).Close()
 	if err == nil && unchanged {
 		err = checkIgnored(ctx, tx, destination, fresh, old, w.removed)
+		if err == nil {
+			err = deliveries.CheckReports(ctx, tx, reported)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("store deliveries of %q: %w", destination, err)

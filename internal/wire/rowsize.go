@@ -30,9 +30,10 @@ func (s *RowSize) Saw(rows, bytes int) {
 	}
 }
 
-// Failed records that a read failed, perhaps because its rows were too large to arrive in time.
+// Failed records that a read failed, perhaps because its rows were too large to arrive in time. After small rows the next
+// read is as small as the first one: with four times their size it might have as many rows as the one that failed.
 func (s *RowSize) Failed() {
-	s.bytes = min(rowGrowth*cmp.Or(s.bytes, rowGuess), maxRow)
+	s.bytes = min(max(rowGrowth*cmp.Or(s.bytes, rowGuess), rowGuess), maxRow)
 }
 
 // maxRow is the largest size of a row in PostgreSQL, in bytes.
