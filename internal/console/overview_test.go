@@ -18,7 +18,7 @@ import (
 func TestStateOf(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[[2]string]observe.DestinationStats{
-		{"up", "good"}:        {},
+		{"up", "good"}:        {Trouble: observe.Trouble{Failures: 1}},
 		{"down", "bad"}:       {State: observe.BreakerProbing, Down: true},
 		{"stuck", "bad"}:      {Down: true, Stuck: 4},
 		{"ramping", "warn"}:   {State: observe.BreakerRamping},
@@ -26,7 +26,7 @@ func TestStateOf(t *testing.T) {
 		{"paused", "paused"}:  {State: observe.BreakerOpen, Down: true, Paused: true},
 		{"blocked", "warn"}:   {Report: &delivery.Report{Blocked: true}},
 	} {
-		if text, class := stateOf(d); text != want[0] || class != want[1] {
+		if text, class := stateOf(d, false); text != want[0] || class != want[1] {
 			t.Errorf("%+v is %s (%s), want %v", d, text, class, want)
 		}
 	}
@@ -93,6 +93,7 @@ func TestProblemsAreSorted(t *testing.T) {
 			Positions: []observe.Position{{Destination: "c"}, {Destination: "gone"}},
 			Destinations: []observe.DestinationBacklog{
 				{Name: "a", Dead: observe.Count{N: 2}, Pause: &observe.Pause{By: "ann", Since: at}},
+				{Name: "b", Retry: observe.Count{N: 1}},
 			},
 		}},
 	}

@@ -96,6 +96,9 @@ func (o *outbox) problemOf(a status.Attention, s snapshot) problem {
 		show(warning, "Show the relays", relays)
 	case status.KindDown, status.KindFailing:
 		show(destinationDown, "Show "+a.Destination, destination)
+		if a.Severity == status.Warning {
+			p.severity = warning
+		}
 	case status.KindNotConfigured:
 		show(eventsStuck, "Show "+a.Destination, destination)
 	case status.KindDead:

@@ -269,19 +269,20 @@ func (r *Relay) Throttled(name string, at time.Time) (until time.Time, event int
 	return at.Add(time.Duration(d.ThrottledFor * float64(time.Second))), d.ThrottledBy
 }
 
-// Trouble returns why a destination is down, or for how long no delivery to it has succeeded; "" if
-// neither applies, or the relay has no such destination. The relay may be nil.
-func (r *Relay) Trouble(name string) (text string, down bool) {
-	d := r.destination(name)
+// Trouble returns why a destination is down, or for how long no delivery to it has succeeded, by the rules of
+// [Status.Problems]; "" if neither applies, or the relay has no such destination. The relay may be nil.
+func (r *Relay) Trouble(name string, b *observe.Backlog) (text string, severity Severity) {
+	d, left := r.destination(name), remaining(b, name)
+
 	switch {
-	case d == nil:
-		return "", false
-	case d.Down:
-		return name + " " + d.down() + prefixed(", ", d.probe()), true
-	case d.FailingEvents > 0:
-		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), counted(observe.Count{N: int(d.FailingEvents)}, "failure")), false
+	case d.isDown(left):
+		return name + " " + d.down() + prefixed(", ", d.probe()), Error
+	case d.isFailing(left, b.At):
+		failures := counted(observe.Count{N: int(d.FailingEvents)}, "failure")
+
+		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), failures), d.severity(left, b.At)
 	default:
-		return "", false
+		return "", Warning
 	}
 }
 
