@@ -230,8 +230,8 @@ func remaining(b *observe.Backlog, name string) *observe.DestinationBacklog {
 	return new(b.Destination(name))
 }
 
-// isDown reports whether deliveries wait for a destination that is down. An open breaker alone is no problem: only the next
-// event closes it, so an operator could not clear the alarm. The report may be nil, and so may an unknown backlog.
+// isDown reports whether deliveries wait for a destination that is down. The breaker of an idle destination stays open
+// until an event probes it, which is normal. The report may be nil, and so may an unknown backlog.
 func (d *RelayDestination) isDown(b *observe.DestinationBacklog) bool {
 	return d != nil && d.Down && (d.stuck() || b == nil || b.Waiting().N > 0)
 }
