@@ -39,7 +39,7 @@ func TestRefusedAtTheStart(t *testing.T) {
 		d := startDaemon(t, vars{"DATABASE_URL": c.url}, "run", "--log-format", "json", "-c", file(t, good+"admin: {listen: \"127.0.0.1:0\"}\n"))
 		d.stderr.await(t, `"level":"ERROR","msg":"database refuses the relay"`)
 		d.stderr.await(t, `"cure":"`+c.cure)
-		untilSays(t, "http://"+listenOf(d)+"/readyz?verbose", "[-] database: the database refuses the relay: "+c.cure)
+		untilSays(t, "http://"+listenOf(d)+"/readyz?verbose", "[-] database: the database refuses the relay since ", ": "+c.cure)
 		if code := d.end(t); code != 0 || !strings.Contains(d.stderr.text(), c.says) || strings.Contains(d.stderr.text(), "marker") {
 			t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 		}

@@ -49,7 +49,7 @@ func TestProblems(t *testing.T) {
 		want []problem
 	}{
 		{snapshot{stats: observe.Stats{DatabaseDown: true}}, []problem{{
-			Text: "The database does not answer the relay: nothing is delivered.", Cure: "see that the database runs and can be reached; the relay goes on by itself", ofRelays: true,
+			Text: "The database does not answer the relay: nothing is delivered.", Cure: "see that the database runs and can be reached; the relay continues when it is back", ofRelays: true,
 		}}},
 		{snapshot{stats: observe.Stats{DatabaseDown: true, DatabaseCure: "fix the password"}}, []problem{{
 			Text: "The database refuses the relay: nothing is delivered.", Cure: "fix the password", ofRelays: true,
@@ -108,8 +108,8 @@ func TestProblemsAreSorted(t *testing.T) {
 	}
 	want := []string{
 		"The database does not answer the relay: nothing is delivered.", "Show the relays", "Show the relays",
-		"Show b", "Show the relays", "The events of 1 stored delivery are missing from outbox_events.", "Show the dead letters", "Show the events",
-		"Show the relays", "Show the relays", "a", "Show the position",
+		"Show b", "The events of 1 stored delivery are missing from outbox_events.", "Show the dead letters", "Show the events",
+		"Show the relays", "a", "Show the position",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

@@ -147,7 +147,7 @@ func (s *Status) attention() (all list) {
 	if h := s.Schema.Home; h != nil {
 		all.add(Error, KindTables, "", "notifyd adopt", "The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", h.Is, h.Here)
 	}
-	if len(s.Relays) == 0 && s.Schema.Home == nil && s.Backlog.Oldest != nil {
+	if len(s.Relays) == 0 && s.Schema.Home == nil && s.Backlog.Oldest != nil && !s.Relay.isCutOff() {
 		all.add(Error, KindTables, "", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	for _, r := range s.Relays {
@@ -170,6 +170,10 @@ func (r *Relay) attention() (all list) {
 	if r == nil {
 		return nil
 	}
+	if r.Outage != "" {
+		all.add(Error, KindRelay, "", "see that the relay's host reaches the database; the relay continues when it is back",
+			"The relay at %s delivers nothing: %s.", r.Address, r.Outage)
+	}
 	for _, text := range r.Withheld {
 		all.add(Error, KindRelay, "", store.Cure(stateIn(text)), "Outcomes of single events cannot be recorded by the relay at %s, which does not deliver these events again: %s.", r.Address, text)
 	}
@@ -181,6 +185,10 @@ func (r *Relay) attention() (all list) {
 	}
 	return all
 }
+
+// isCutOff reports whether the database is down for the relay. Shards without an owner then follow from that. The relay may
+// be nil.
+func (r *Relay) isCutOff() bool { return r != nil && !r.DatabaseUp }
 
 // stateIn returns the SQLSTATE in the text of an error; empty without one.
 func stateIn(text string) string {
