@@ -77,7 +77,7 @@ func (d *database) logLocked(err error, cure string, first bool) {
 		d.logged = time.Now()
 		d.log.Error("database refuses the relay", "err", err, "cure", cure)
 	case cure == "" && first:
-		d.log.Warn("database does not answer", "err", err)
+		d.log.Warn("database does not answer", "err", err, "cure", cureOfOutage(err))
 	}
 }
 
@@ -88,6 +88,18 @@ func cureOf(err error) string {
 		return refused.Refusal()
 	}
 	return ""
+}
+
+// cureOfOutage returns the cure of an outage that lasts.
+func cureOfOutage(err error) string {
+	var known interface{ Cure() string }
+	if errors.As(err, &known) {
+		if cure := known.Cure(); cure != "" {
+			return cure
+		}
+	}
+
+	return "see that the database runs and can be reached; the relay continues when it is back"
 }
 
 func (d *database) stopLocked() {
