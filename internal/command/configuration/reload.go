@@ -364,10 +364,38 @@ func HangUp(pid int) error {
 	if name != strings.TrimSuffix(filepath.Base(own), deleted) {
 		return fmt.Errorf("the process of that number is %s, not a relay", name)
 	}
+	if err := heedsHangUp(pid); err != nil {
+		return err
+	}
 
 	if err := process.Signal(syscall.SIGHUP); err != nil {
 		return fmt.Errorf("send SIGHUP: %w", err)
 	}
+	return nil
+}
+
+// heedsHangUp returns an error if the process would not answer a SIGHUP: it ignores the signal, or it is stopped. Only Linux
+// shows that; elsewhere the outcome stays unknown until the timeout.
+func heedsHangUp(pid int) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil //nolint:nilerr // the signal is sent, and the answer awaited
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "State":
+			if strings.HasPrefix(value, "T") {
+				return fmt.Errorf("it is stopped: continue it with kill -CONT %d, and repeat the command", pid)
+			}
+		case "SigIgn":
+			ignored, err := strconv.ParseUint(value, 16, 64)
+			if err == nil && ignored>>(syscall.SIGHUP-1)&1 == 1 {
+				return errors.New("it ignores SIGHUP, as under nohup: restart it without nohup, for example by systemd or setsid")
+			}
+		}
+	}
+
 	return nil
 }
 
