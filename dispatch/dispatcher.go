@@ -394,6 +394,11 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	for _, l := range d.lanes {
 		l.drop()
 	}
+	defer func() {
+		for _, l := range d.lanes {
+			l.repeats.end(l.log)
+		}
+	}()
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)

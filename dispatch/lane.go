@@ -51,6 +51,7 @@ type lane struct {
 	ctx        context.Context //nolint:containedctx // ends all calls of the lane when the relay cancels them
 	onCapacity func()          // called without locks once a refused engine can reserve again
 	outage     *outage         // shared by the lanes of the destination
+	repeats    *repeats        // shared by the lanes of the destination
 	goroutines sync.WaitGroup
 	figures    figures // guarded by figures.mu
 
@@ -77,7 +78,7 @@ type lane struct {
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
-		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{},
+		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{}, repeats: &repeats{every: repeatsEvery},
 		slow: make(map[*job]struct{}),
 	}
 	l.workers = workers{lane: l, epoch: time.Now()}
@@ -952,7 +953,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 		silent: isLost || r.late || r.unanswered,
 	}
 	if isFinal || failures >= l.dest.MaxAttempts {
-		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", isFinal, "err", r)
+		l.repeats.log(l.log, log, slog.LevelError, "event is a dead letter", r, "class", delivery.ClassEvent, "permanent", isFinal)
 		l.observer.Observe(delivery.Incident{
 			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.Value.event.ID, EventType: j.Value.event.Type, Err: r,
 		})
@@ -961,7 +962,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	}
 
 	out.delay = max(r.delay, backoff.Wait(l.dest.Backoff, failures))
-	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
+	l.repeats.log(l.log, log, slog.LevelWarn, "delivery failed", r, "class", delivery.ClassEvent, "retry_in", out.delay)
 	return out
 }
 
@@ -1034,7 +1035,7 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 
 	switch {
 	case f.Suspected:
-		log.Info("destination fails over one event and answers others", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
+		l.repeats.log(l.log, log, slog.LevelInfo, "destination fails over one event and answers others", err, "class", delivery.ClassDestination, "retry_in", out.delay)
 	case begins:
 		l.reportUnavailable(log, time.Now(), err)
 	case f.Again && f.Longer:
@@ -1112,7 +1113,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) 
 	l.mu.Unlock()
 	switch {
 	case t.Quarantined:
-		log.Info("event throttled and quarantined", "class", out.class, "retry_in", out.delay, "err", err)
+		l.repeats.log(l.log, log, slog.LevelInfo, "event throttled and quarantined", err, "class", out.class, "retry_in", out.delay)
 	case t.Begins && err.exhausted:
 		log.Warn("machine has no resources for more calls", "class", out.class, "gap", t.Gap, "err", err)
 	case t.Begins:
@@ -1250,7 +1251,7 @@ func (l *lane) available(ends bool) {
 		l.log.Debug("destination up for this shard")
 		return
 	}
-	l.log.Info("destination up")
+	l.log.Info("destination up", "after", l.outage.lasted().Round(time.Millisecond))
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUp, Time: time.Now(), Destination: l.dest.Name})
 }
 
