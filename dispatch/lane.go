@@ -761,7 +761,7 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 
 // settle records the outcomes of the first n jobs of a chunk, and leaves the jobs with which the worker continues. A
 // non-nil r is the failure of the n-th job.
-func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
+func (l *lane) settle(c *chunk, n int, r *result) {
 	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
 	out := &outs[n-1]
 	from, to := out.from, out.to
@@ -770,7 +770,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 		if n > 1 {
 			of.Proof = c.begin.Add(outs[n-2].from)
 		}
-		*out = l.classify(ctx, jobs[n-1], &of, r)
+		*out = l.classify(jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
@@ -783,7 +783,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 
 // settleBatch records the outcomes of jobs that shared a call. Jobs behind a failed one of their aggregate count as
 // not delivered, whatever their result.
-func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
+func (l *lane) settleBatch(c *chunk, results []*result) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
 	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
@@ -804,7 +804,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 		}
 		outs[i] = outcome{verdict: VerdictDelivered}
 		if r != nil {
-			outs[i] = l.classify(ctx, j, &of, r)
+			outs[i] = l.classify(j, &of, r)
 		}
 		outs[i].to = elapsed
 		if outs[i].verdict != VerdictDelivered && group != nil {
@@ -914,7 +914,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 }
 
 // classify decides the outcome of a failed delivery: who is at fault, whether to retry, and when.
-func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) outcome {
+func (l *lane) classify(j *job, c *health.Call, r *result) outcome {
 	if l.ctx.Err() != nil {
 		// The relay interrupted the handler: its error is meaningless.
 		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"sync"
@@ -41,7 +40,21 @@ func (r *repeats) log(lane, of *slog.Logger, level slog.Level, message string, e
 	if !r.shows(lane, level, message, err) {
 		level = slog.LevelDebug
 	}
-	of.Log(context.Background(), level, message, append(args, "err", err)...)
+	logAt(of, level, message, append(args, "err", err)...)
+}
+
+// logAt logs at one of the four levels.
+func logAt(log *slog.Logger, level slog.Level, message string, args ...any) {
+	switch level {
+	case slog.LevelError:
+		log.Error(message, args...) //nolint:sloglint // the callers have constants
+	case slog.LevelWarn:
+		log.Warn(message, args...) //nolint:sloglint // the callers have constants
+	case slog.LevelInfo:
+		log.Info(message, args...) //nolint:sloglint // the callers have constants
+	default:
+		log.Debug(message, args...) //nolint:sloglint // the callers have constants
+	}
 }
 
 // shows reports whether to log the failure on a separate line.
@@ -86,7 +99,7 @@ func (r *repeats) count(lane *slog.Logger) {
 			delete(r.kinds, name)
 			continue
 		}
-		lane.Log(context.Background(), kind.level, kind.message, "more_like_it", kind.more, "err", kind.err)
+		logAt(lane, kind.level, kind.message, "more_like_it", kind.more, "err", kind.err)
 		kind.more = 0
 	}
 	r.timer = nil

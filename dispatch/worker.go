@@ -133,7 +133,7 @@ func (w *worker) releaseAll(jobs []*job) {
 // destination's health is not affected.
 func (w *worker) refuse(j *job) {
 	err := j.Value.refused()
-	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
+	out := w.lane.classify(j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
@@ -152,7 +152,7 @@ func (w *worker) deliverEach(jobs []*job) {
 		if n == 0 {
 			return // the watchdog has taken over
 		}
-		w.lane.settle(ctx, &c, n, r)
+		w.lane.settle(&c, n, r)
 	}
 }
 
@@ -193,7 +193,7 @@ func (w *worker) deliverBatch(jobs []*job) {
 	w.startCalls(&c)
 	results := w.lane.target.callBatch(ctx, events)
 	if w.advance(0, false) {
-		w.lane.settleBatch(ctx, &c, results)
+		w.lane.settleBatch(&c, results)
 	}
 }
 

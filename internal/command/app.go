@@ -135,7 +135,7 @@ func (a *App) Report(cmd *cobra.Command, err error) int {
 	if a.Log == nil {
 		cmd.PrintErrf("notifyd: %s\n", text)
 	} else {
-		a.Log.ErrorContext(cmd.Context(), "notifyd ends", "err", text)
+		a.Log.Error("notifyd ends", "err", text)
 	}
 	_, isConfig := errors.AsType[*config.Error](err)
 	_, isEnvironment := errors.AsType[*cli.EnvironmentError](err)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
@@ -78,7 +77,7 @@ func (o *outbox) problems(s snapshot) (all []problem) {
 func databaseProblem(s *observe.Stats) problem {
 	when := ""
 	if !s.DatabaseDownSince.IsZero() {
-		when = " since " + cli.Moment(s.DatabaseDownSince)
+		when = " since " + s.DatabaseDownSince.UTC().Format("2006-01-02 15:04:05Z")
 	}
 	if s.DatabaseCure == "" {
 		return problem{Text: "The database does not answer the relay" + when + ": nothing is delivered.", Cure: "see that the database runs and can be reached; the relay continues when it is back", ofRelays: true}

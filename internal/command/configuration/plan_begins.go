@@ -68,7 +68,7 @@ func readBegins(ctx context.Context, conn *session.Conn, c *config.Config, limit
 	wanted := make([]stream.Wanted, len(c.Destinations))
 	for i := range c.Destinations {
 		d := &c.Destinations[i]
-		start, err := engine.ParseStart(d.Lane.StartFrom)
+		start, err := engine.ParseStart(d.StartFrom)
 		if err != nil {
 			return nil, fmt.Errorf("destinations.%s.start_from: %w", d.Name, err)
 		}

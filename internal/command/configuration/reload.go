@@ -202,7 +202,7 @@ func agree(cmd *cobra.Command, progress *command.Progress, what string) error {
 // destinations without one begin with the next event where relays run.
 func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path string) error {
 	chosen := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool {
-		start, err := engine.ParseStart(d.Lane.StartFrom)
+		start, err := engine.ParseStart(d.StartFrom)
 
 		return err == nil && start.Kind != engine.StartDefault && start.Kind != engine.StartNow
 	})
@@ -379,7 +379,7 @@ func HangUp(pid int) error {
 func heedsHangUp(pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return nil //nolint:nilerr // the signal is sent, and the answer awaited
+		return nil // the signal is sent, and the answer awaited
 	}
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
