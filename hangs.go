@@ -463,7 +463,12 @@ func (a *hangCheck) unsent(b *observe.Backlog, p *observe.Position, f *observe.P
 // Health says whether the relay works: whether the database answers, and whether the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
 func (r *Relay) Health() observe.Health {
-	return observe.Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.hangCheck.hangs()}
+	return observe.Health{
+		DatabaseDown:      r.dispatcher.DatabaseDown(),
+		DatabaseDownSince: r.dispatcher.DatabaseDownSince(),
+		DatabaseCure:      r.dispatcher.DatabaseCure(),
+		Hangs:             r.hangCheck.hangs(),
+	}
 }
 
 // watchdog runs the check until ctx ends, and announces its findings.

@@ -183,7 +183,11 @@ func (r *Relay) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
-	r.log.InfoContext(ctx, "relay started", "schema", r.config.Schema)
+	mode := outboxsql.ModeQueue
+	if r.stream {
+		mode = outboxsql.ModeStream
+	}
+	r.log.InfoContext(ctx, "relay started", "schema", r.config.Schema, "mode", string(mode))
 
 	err := r.deliver(ctx)
 	stop(err) // the engine may have ended first: then the other parts must stop, too

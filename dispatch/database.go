@@ -27,14 +27,14 @@ type database struct {
 	observer delivery.Observer
 
 	// These fields are not guarded by mu: observers run one at a time with mu held, and may read the fields.
-	lost atomic.Bool
-	cure atomic.Pointer[string] // cure of the refusal; empty for an outage
+	lost  atomic.Bool
+	since atomic.Pointer[time.Time] // start of the outage; nil without one
+	cure  atomic.Pointer[string]    // cure of the refusal; empty for an outage
 	// reports counts the calls of report. It shows that the relay still tries the database, even while an observer
 	// blocks and holds mu.
 	reports atomic.Uint64
 
 	mu     sync.Mutex
-	since  time.Time   // start of the outage; zero without one
 	well   time.Time   // start of the answers; zero while the database does not answer
 	over   *time.Timer // ends the outage, nil unless well is set
 	errors int         // errors of connections in this outage
@@ -51,15 +51,16 @@ func (d *database) report(err error) {
 		d.stopLocked()
 		d.errors++
 		d.lost.Store(true)
-		first := d.since.IsZero()
+		first := d.since.Load() == nil
 		cure := cureOf(err)
 		d.cure.Store(&cure)
 		d.logLocked(err, cure, first)
 		if first {
-			d.since = time.Now()
-			d.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: d.since, Err: err})
+			now := time.Now()
+			d.since.Store(&now)
+			d.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: now, Err: err})
 		}
-	case !d.since.IsZero() && d.over == nil:
+	case d.since.Load() != nil && d.over == nil:
 		d.lost.Store(false)
 		d.well = time.Now()
 		d.over = time.AfterFunc(calm, func() { d.settle(calm) })
@@ -76,7 +77,7 @@ func (d *database) logLocked(err error, cure string, first bool) {
 		d.logged = time.Now()
 		d.log.Error("database refuses the relay", "err", err, "cure", cure)
 	case cure == "" && first:
-		d.log.Warn("database does not answer", "err", err)
+		d.log.Warn("database does not answer", "err", err, "cure", cureOfOutage(err))
 	}
 }
 
@@ -87,6 +88,18 @@ func cureOf(err error) string {
 		return refused.Refusal()
 	}
 	return ""
+}
+
+// cureOfOutage returns the cure of an outage that lasts.
+func cureOfOutage(err error) string {
+	var known interface{ Cure() string }
+	if errors.As(err, &known) {
+		if cure := known.Cure(); cure != "" {
+			return cure
+		}
+	}
+
+	return "see that the database runs and can be reached; the relay continues when it is back"
 }
 
 func (d *database) stopLocked() {
@@ -115,13 +128,23 @@ func (d *database) settleLocked(least time.Duration) {
 	if d.over == nil || time.Since(d.well) < least {
 		return
 	}
-	d.log.Info("database answers again", "after", d.well.Sub(d.since).Round(time.Millisecond), "errors", d.errors)
+	d.log.Info("database answers again", "after", d.well.Sub(*d.since.Load()).Round(time.Millisecond), "errors", d.errors)
 	d.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: d.well})
 	d.stopLocked()
-	d.since, d.errors, d.logged = time.Time{}, 0, time.Time{}
+	d.since.Store(nil)
+	d.errors, d.logged = 0, time.Time{}
 }
 
 func (d *database) down() bool { return d.lost.Load() }
+
+// downSince returns when the outage began; zero while the database answers.
+func (d *database) downSince() time.Time {
+	if since := d.since.Load(); since != nil && d.down() {
+		return *since
+	}
+
+	return time.Time{}
+}
 
 // refusal returns the cure while the database refuses sessions; empty otherwise.
 func (d *database) refusal() string {

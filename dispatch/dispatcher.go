@@ -406,6 +406,11 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	for _, l := range d.lanes {
 		l.drop()
 	}
+	defer func() {
+		for _, l := range d.lanes {
+			l.repeats.end(l.log)
+		}
+	}()
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
@@ -476,6 +481,9 @@ func (d *Dispatcher) DatabaseDown() bool { return d.database.down() }
 // DatabaseReports counts the reports of connections about the database, good or bad. It takes no lock.
 func (d *Dispatcher) DatabaseReports() uint64 { return d.database.reports.Load() }
 
+// DatabaseDownSince returns when the outage of the database began; zero while it answers. It takes no lock.
+func (d *Dispatcher) DatabaseDownSince() time.Time { return d.database.downSince() }
+
 // DatabaseCure returns the cure while the database refuses the relay's sessions; empty otherwise. It takes no lock.
 func (d *Dispatcher) DatabaseCure() string { return d.database.refusal() }
 
@@ -505,7 +513,7 @@ func (noObserver) Observe(delivery.Incident) {}
 
 // Stats returns the current figures, without those of the engine. It is cheap and queries no server.
 func (d *Dispatcher) Stats() observe.Stats {
-	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
+	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseDownSince: d.database.downSince(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
 	for _, l := range d.firsts() {
 		all := l.stats()
 		for _, other := range d.byName[l.dest.Name][1:] {

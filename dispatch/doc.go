@@ -37,5 +37,6 @@
 //
 //	measure.go     records latencies and counts of a lane
 //	refusals.go    tracks the statements that the database refuses
+//	repeats.go     counts equal failures in place of a log line for each
 //	database.go    tracks whether the database answers
 package dispatch

@@ -51,6 +51,7 @@ type lane struct {
 	ctx        context.Context //nolint:containedctx // ends all calls of the lane when the relay cancels them
 	onCapacity func()          // called without locks once a refused engine can reserve again
 	outage     *outage         // shared by the lanes of the destination
+	repeats    *repeats        // shared by the lanes of the destination
 	goroutines sync.WaitGroup
 	figures    figures // guarded by figures.mu
 
@@ -79,7 +80,7 @@ type lane struct {
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
-		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{},
+		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{}, repeats: &repeats{every: repeatsEvery},
 		slow: make(map[*job]struct{}), turns: processTurns,
 	}
 	l.workers = workers{lane: l, epoch: time.Now()}
@@ -783,7 +784,7 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 
 // settle records the outcomes of the first n jobs of a chunk, and leaves the jobs with which the worker continues. A
 // non-nil r is the failure of the n-th job.
-func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
+func (l *lane) settle(c *chunk, n int, r *result) {
 	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
 	out := &outs[n-1]
 	from, to := out.from, out.to
@@ -792,7 +793,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 		if n > 1 {
 			of.Proof = c.begin.Add(outs[n-2].from)
 		}
-		*out = l.classify(ctx, jobs[n-1], &of, r)
+		*out = l.classify(jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
 	c.record.end(out.verdict)
@@ -806,7 +807,7 @@ func (l *lane) settle(ctx context.Context, c *chunk, n int, r *result) {
 
 // settleBatch records the outcomes of jobs that shared a call. Jobs behind a failed one of their aggregate count as
 // not delivered, whatever their result.
-func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
+func (l *lane) settleBatch(c *chunk, results []*result) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
 	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
@@ -827,7 +828,7 @@ func (l *lane) settleBatch(ctx context.Context, c *chunk, results []*result) {
 		}
 		outs[i] = outcome{verdict: VerdictDelivered}
 		if r != nil {
-			outs[i] = l.classify(ctx, j, &of, r)
+			outs[i] = l.classify(j, &of, r)
 		}
 		outs[i].to = elapsed
 		if outs[i].verdict != VerdictDelivered && group != nil {
@@ -938,7 +939,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 }
 
 // classify decides the outcome of a failed delivery: who is at fault, whether to retry, and when.
-func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) outcome {
+func (l *lane) classify(j *job, c *health.Call, r *result) outcome {
 	if l.ctx.Err() != nil {
 		// The relay interrupted the handler: its error is meaningless.
 		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
@@ -977,7 +978,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 		silent: isLost || r.late || r.unanswered,
 	}
 	if isFinal || failures >= l.dest.MaxAttempts {
-		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", isFinal, "err", r)
+		l.repeats.log(l.log, log, slog.LevelError, "event is a dead letter", r, "class", delivery.ClassEvent, "permanent", isFinal)
 		l.observer.Observe(delivery.Incident{
 			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.Value.event.ID, EventType: j.Value.event.Type, Err: r,
 		})
@@ -986,7 +987,7 @@ func (l *lane) classify(ctx context.Context, j *job, c *health.Call, r *result) 
 	}
 
 	out.delay = max(r.delay, backoff.Wait(l.dest.Backoff, failures))
-	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
+	l.repeats.log(l.log, log, slog.LevelWarn, "delivery failed", r, "class", delivery.ClassEvent, "retry_in", out.delay)
 	return out
 }
 
@@ -1059,7 +1060,7 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 
 	switch {
 	case f.Suspected:
-		log.Info("destination fails over one event and answers others", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
+		l.repeats.log(l.log, log, slog.LevelInfo, "destination fails over one event and answers others", err, "class", delivery.ClassDestination, "retry_in", out.delay)
 	case begins:
 		l.reportUnavailable(log, time.Now(), err)
 	case f.Again && f.Longer:
@@ -1137,7 +1138,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) 
 	l.mu.Unlock()
 	switch {
 	case t.Quarantined:
-		log.Info("event throttled and quarantined", "class", out.class, "retry_in", out.delay, "err", err)
+		l.repeats.log(l.log, log, slog.LevelInfo, "event throttled and quarantined", err, "class", out.class, "retry_in", out.delay)
 	case t.Begins && err.exhausted:
 		log.Warn("machine has no resources for more calls", "class", out.class, "gap", t.Gap, "err", err)
 	case t.Begins:
@@ -1275,7 +1276,7 @@ func (l *lane) available(ends bool) {
 		l.log.Debug("destination up for this shard")
 		return
 	}
-	l.log.Info("destination up")
+	l.log.Info("destination up", "after", l.outage.lasted().Round(time.Millisecond))
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUp, Time: time.Now(), Destination: l.dest.Name})
 }
 

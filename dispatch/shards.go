@@ -19,7 +19,7 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 			l.log = l.log.With("shard", i)
 		}
 		if i > 0 {
-			l.dest.Shard, l.outage = i, lanes[0].outage
+			l.dest.Shard, l.outage, l.repeats = i, lanes[0].outage, lanes[0].repeats
 			l.target.reporter = nil // the handler reports once
 		}
 	}
@@ -28,10 +28,30 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 
 // outage records which lanes of a destination are down, one bit per shard. A relay reports an outage once: when the
 // first lane fails, and when the last one recovers. A lane updates its bit under its lock, together with its health.
-type outage struct{ down atomic.Uint64 }
+type outage struct {
+	down  atomic.Uint64
+	since atomic.Pointer[time.Time] // begin of the newest outage; nil before the first
+}
 
 // begins records that the lane is down, and reports whether all other lanes are available.
-func (o *outage) begins(l *lane) bool { return o.down.Or(l.bit())&^l.bit() == 0 }
+func (o *outage) begins(l *lane) bool {
+	old := o.down.Or(l.bit())
+	if old == 0 {
+		now := time.Now()
+		o.since.Store(&now)
+	}
+
+	return old&^l.bit() == 0
+}
+
+// lasted returns how long ago the newest outage began.
+func (o *outage) lasted() time.Duration {
+	if since := o.since.Load(); since != nil {
+		return time.Since(*since)
+	}
+
+	return 0
+}
 
 // ends records that the lane is available, and reports whether all other lanes are available, too.
 func (o *outage) ends(l *lane) bool { return o.down.And(^l.bit())&^l.bit() == 0 }

@@ -149,7 +149,7 @@ func (c *workers) watch() {
 func (c *workers) answerFor(w *worker, i int, r *result) {
 	l, chunk := c.lane, w.chunk
 	if l.target.batch != nil {
-		l.settleBatch(l.ctx, &chunk, allFailed(len(chunk.jobs), r))
+		l.settleBatch(&chunk, allFailed(len(chunk.jobs), r))
 		return
 	}
 	l.putBack(chunk.jobs[i+1:])
@@ -160,7 +160,7 @@ func (c *workers) answerFor(w *worker, i int, r *result) {
 		outs[i].from = outs[i-1].to
 	}
 	chunk.jobs, chunk.outs = chunk.jobs[:i+1], outs
-	l.settle(l.ctx, &chunk, i+1, r)
+	l.settle(&chunk, i+1, r)
 }
 
 // exited replaces a worker whose handler ended its goroutine.

@@ -197,7 +197,7 @@ func (w *worker) releaseAll(jobs []*job) {
 // refuse makes a dead letter of a job whose event must not be delivered. The job is alone in its chunk. The
 // destination's health is not affected.
 func (w *worker) refuse(j *job, err error) {
-	out := w.lane.classify(w.lane.ctx, j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
+	out := w.lane.classify(j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
@@ -216,7 +216,7 @@ func (w *worker) deliverEach(jobs []*job, r *recorded) {
 		if n == 0 {
 			return // the watchdog has taken over
 		}
-		w.lane.settle(ctx, &c, n, r)
+		w.lane.settle(&c, n, r)
 	}
 }
 
@@ -257,7 +257,7 @@ func (w *worker) deliverBatch(jobs []*job, r *recorded) {
 	w.startCalls(&c)
 	results := w.lane.target.callBatch(ctx, events)
 	if w.advance(0, false) {
-		w.lane.settleBatch(ctx, &c, results)
+		w.lane.settleBatch(&c, results)
 	}
 }
 

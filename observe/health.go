@@ -10,6 +10,8 @@ type Health struct {
 	// DatabaseDown reports that the database does not answer. Neither that nor a destination that is down is a hang: the
 	// relay waits.
 	DatabaseDown bool
+	// DatabaseDownSince is when that began; zero while it answers.
+	DatabaseDownSince time.Time
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong password; empty
 	// otherwise.
 	DatabaseCure string
@@ -36,17 +38,23 @@ type Hang struct {
 // Ready returns nil if the relay works, and otherwise the reason why it does not.
 func (h *Health) Ready() error {
 	if h.DatabaseDown {
-		return errors.Join(errors.New(DatabaseTrouble(h.DatabaseCure)), hung(h.Hangs, false))
+		return errors.Join(errors.New(DatabaseTrouble(h.DatabaseCure, h.DatabaseDownSince)), hung(h.Hangs, false))
 	}
 	return hung(h.Hangs, false)
 }
 
-// DatabaseTrouble says in words that the database does not answer, or with a cure, that it refuses the relay.
-func DatabaseTrouble(cure string) string {
-	if cure == "" {
-		return "the database does not answer"
+// DatabaseTrouble says in words that the database does not answer, or with a cure, that it refuses the relay, and since
+// when; a zero time is unknown.
+func DatabaseTrouble(cure string, since time.Time) string {
+	when := ""
+	if !since.IsZero() {
+		when = " since " + since.UTC().Format("2006-01-02 15:04:05Z")
 	}
-	return "the database refuses the relay: " + cure
+	if cure == "" {
+		return "the database does not answer" + when
+	}
+
+	return "the database refuses the relay" + when + ": " + cure
 }
 
 // Live returns nil unless only a restart is likely to help, and otherwise the reason.

@@ -27,8 +27,9 @@ type Stats struct {
 	// WakeState is "listening" (writers notify the relay), "polling" (the relay suppresses notifications and reads
 	// without a pause) or "settling" (writers notify again, and transactions that did not are still open).
 	WakeState string
-	// DatabaseDown reports that the database does not answer.
-	DatabaseDown bool
+	// DatabaseDown reports that the database does not answer, and DatabaseDownSince when that began; zero while it answers.
+	DatabaseDown      bool
+	DatabaseDownSince time.Time
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong
 	// password; empty otherwise.
 	DatabaseCure string

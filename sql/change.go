@@ -238,8 +238,10 @@ func (c *change) sessions(ctx context.Context, pids string, args ...any) string 
 func sessions(ctx context.Context, db Querier, pids string, args ...any) string {
 	var who string
 	var n int
-	err := db.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s, query %%L', pid, coalesce(usename, backend_type), application_name,
-			to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'), left(regexp_replace(query, '\s+', ' ', 'g'), %d)), '; ' ORDER BY since)
+	// Without pg_monitor PostgreSQL hides the time and the query of other roles' sessions.
+	err := db.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L', pid, coalesce(usename, backend_type), application_name)
+			|| CASE WHEN since IS NULL THEN '' ELSE format(', since %%s, query %%L', to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
+				left(regexp_replace(query, '\s+', ' ', 'g'), %d)) END, '; ' ORDER BY since, pid)
 			FILTER (WHERE n <= %d), 'no visible session'), count(*)
 		FROM (SELECT pid, usename, backend_type, application_name, query, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
 			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, queryBytes, namedSessions, pids), args...).Scan(&who, &n)

@@ -157,8 +157,7 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 			}
 			continue
 		}
-		who := m.sessions(ctx, guardUsers(m.schema)+` AND granted`)
-		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, who)
+		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.programs(ctx))
 	}
 	release = func(ctx context.Context) error {
 		if _, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+modeGuard(m.schema)+`)`); err != nil {
@@ -203,6 +202,22 @@ func (m *modeChange) expire(ctx context.Context, which string) error {
 		return err
 	}
 	return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.relays(ctx, which))
+}
+
+// programs names the live relays of the table by host and process. Of relays that have not described themselves it names the
+// sessions.
+func (m *modeChange) programs(ctx context.Context) string {
+	var who string
+	err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(DISTINCT format('%s, process %s', host, process), '; '), '') FROM (
+		SELECT host, process FROM `+m.table("outbox_relays")+` AS r WHERE EXISTS (SELECT FROM `+m.table("outbox_members")+` AS a WHERE a.owner = r.owner)
+			OR EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+				AND classid::bigint << 32 | objid::bigint = r.owner)) AS live`).Scan(&who)
+	if err == nil && who != "" {
+		return who
+	}
+
+	return m.sessions(ctx, guardUsers(m.schema)+` AND granted`)
 }
 
 // relays names the relays that a condition on outbox_members selects.

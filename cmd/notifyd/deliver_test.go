@@ -176,6 +176,9 @@ func TestRunWaitsForDatabase(t *testing.T) {
 	p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, testenv.FreePort(t))))
 	const waits = `"database does not answer"`
 	p.stderr.await(t, waits)
+	if text := p.stderr.text(); !strings.Contains(text, `"cure":"start the server, or fix the connection string"`) {
+		t.Errorf("the first warning of a start has no cure:\n%s", text)
+	}
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -107,6 +107,13 @@ mail         order.placed  running  1
 		t.Errorf("%+v", got)
 	}
 
+	// The other way round, mail comes back: what waits for it goes out.
+	got = invoke(t, "plan", "-c", old, "--against", next)
+	const back = "deliveries for destinations that come back\nDESTINATION  TYPE          STATE    COUNT\nmail         order.placed  parked   1\nmail         order.placed  retry    1\nmail         order.placed  running  1\n"
+	if got.code != 0 || !strings.HasSuffix(got.stdout, back) {
+		t.Errorf("%+v", got)
+	}
+
 	got = invoke(t, "plan", "-c", next) // what the database alone can tell
 	if got.code != 0 || strings.Contains(got.stdout, "settings") || !strings.Contains(got.stdout, "old.thing") || !strings.Contains(got.stdout, "new   unrouted") {
 		t.Errorf("%+v", got)

@@ -35,12 +35,16 @@ func TestRefusedAtTheStart(t *testing.T) {
 	for _, c := range []struct{ url, says, cure string }{
 		{as(t, own, "nobody_of_that_name", ""), "does not exist", "create the role with LOGIN"},
 		{as(t, own, "", "none_of_that_name"), "does not exist", "create the database, or fix its name"},
+		// Of the attempts with and without TLS, the one with the server's answer is shown.
+		{strings.ReplaceAll(as(t, own, "", "none_of_that_name"), "sslmode=disable", "sslmode=prefer"), "does not exist", "create the database, or fix its name"},
+		{strings.ReplaceAll(own, "sslmode=disable", "sslmode=require"), "server refused TLS connection", "have the server offer TLS"},
 	} {
 		d := startDaemon(t, vars{"DATABASE_URL": c.url}, "run", "--log-format", "json", "-c", file(t, good+"admin: {listen: \"127.0.0.1:0\"}\n"))
 		d.stderr.await(t, `"level":"ERROR","msg":"database refuses the relay"`)
 		d.stderr.await(t, `"cure":"`+c.cure)
-		untilSays(t, "http://"+listenOf(d)+"/readyz?verbose", "[-] database: the database refuses the relay: "+c.cure)
-		if code := d.end(t); code != 0 || !strings.Contains(d.stderr.text(), c.says) || strings.Contains(d.stderr.text(), "marker") {
+		untilSays(t, "http://"+listenOf(d)+"/readyz?verbose", "[-] database: the database refuses the relay since ", ": "+c.cure)
+		twoCauses := c.says == "does not exist" && strings.Contains(d.stderr.text(), "tls error")
+		if code := d.end(t); code != 0 || twoCauses || !strings.Contains(d.stderr.text(), c.says) || strings.Contains(d.stderr.text(), "marker") {
 			t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 		}
 		for _, args := range []string{"status", "publish x", "dlq list", "migrate"} {

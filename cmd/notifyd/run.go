@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/command"
@@ -35,13 +36,19 @@ It exits with 0 after a clean stop or when it is idle, 1 after a failure, and 78
 is wrong.`,
 		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug\n  notifyd run --until-idle",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			hangups := catchHangups() // a reload may be requested before the configuration is read
+			hangups := catchHangups()        // a reload may be requested before the configuration is read
+			if a.LogFormat.Value == "json" { // mistakes of the file, too
+				a.Log = cli.NewLogger(cmd.ErrOrStderr(), "info", "json")
+			}
 			c, path, err := a.Load()
 			if err != nil {
 				return err
 			}
 			log := cli.NewLogger(cmd.ErrOrStderr(), c.Log.Level, c.Log.Format)
 			cli.StandardLog(log)
+			if _, isJSON := log.Handler().(*slog.JSONHandler); isJSON {
+				a.Log = log
+			}
 			for _, w := range c.Warnings {
 				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}

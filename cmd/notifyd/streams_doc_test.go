@@ -37,7 +37,8 @@ func TestStreamsPage(t *testing.T) {
 	s.follow("docs/streams.md", map[string]act{
 		"notifyd positions list":      {says: `(?m)^mail +3 +0 +0 +3 `},
 		"notifyd positions show mail": {says: `routes +from 1 on: order\.\*`},
-		"notifyd reload":              {before: func() { s.write("notifyd.yaml", config) }, says: `has taken the new configuration`},
+		"notifyd plan":                {before: func() { s.write("notifyd.yaml", config) }, says: `stock begins at event 1: 3 kept events of order\.\*`},
+		"notifyd reload --yes":        {says: `has taken the new configuration`},
 		"notifyd positions show stock": {
 			before: func() { past("stock", "3") },
 			says:   `(?m)^stock +3 +0 +0 +3 `,

@@ -119,8 +119,11 @@ func NewLogger(w io.Writer, level, format string) *slog.Logger {
 }
 
 // readable writes a duration with its unit, as "1.5s": JSON would have nanoseconds, and no
-// word of it.
+// word of it. It drops attributes without a value, such as an error that is nil.
 func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindAny && a.Value.Any() == nil {
+		return slog.Attr{}
+	}
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
 	}

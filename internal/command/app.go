@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 	"strings"
 
@@ -29,6 +30,9 @@ type App struct {
 
 	// Role and Schema belong to the last connection, for messages.
 	Role, Schema string
+
+	// Log, if not nil, gets the error that ends the command, in place of a line of text: the log of a daemon that writes JSON.
+	Log *slog.Logger
 
 	// started is set when the code of a command begins. An earlier error is a mistake in
 	// the command line.
@@ -118,7 +122,7 @@ func (a *App) Report(cmd *cobra.Command, err error) int {
 	if errors.Is(err, ErrChanges) {
 		return ExitChanges
 	}
-	if list, ok := errors.AsType[*config.Error](err); ok {
+	if list, ok := errors.AsType[*config.Error](err); ok && a.Log == nil {
 		cmd.PrintErrln(list)
 		return ExitConfig
 	}
@@ -127,10 +131,18 @@ func (a *App) Report(cmd *cobra.Command, err error) int {
 		cmd.PrintErrf("notifyd: %s\nsee %s --help\n", text, cmd.CommandPath())
 		return ExitUsage
 	}
-	cmd.PrintErrf("notifyd: %s%s\n", text, a.grantCure(cmd, err))
-	if _, ok := errors.AsType[*cli.EnvironmentError](err); ok {
+	text += a.grantCure(cmd, err)
+	if a.Log == nil {
+		cmd.PrintErrf("notifyd: %s\n", text)
+	} else {
+		a.Log.Error("notifyd ends", "err", text)
+	}
+	_, isConfig := errors.AsType[*config.Error](err)
+	_, isEnvironment := errors.AsType[*cli.EnvironmentError](err)
+	if isConfig || isEnvironment {
 		return ExitConfig
 	}
+
 	return ExitFailure
 }
 

@@ -103,7 +103,7 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 	for _, d := range s.stats.Destinations {
 		mine[d.Name] = true
 		card := laneCard{DestinationStats: d, Waits: s.reading.backlog.Destination(d.Name)}
-		card.State, card.Class = stateOf(d)
+		card.State, card.Class = stateOf(d, !known || remain(&card.Waits))
 		card.DeliveredRate, card.FailedRate = rates(s, d.Name)
 		list := s.lanes[d.Name]
 		card.Chart = newChart("Delivered, and failed", "good", perSecond, series{"delivered", column(list, func(p lanePoint) float64 { return p.delivered })},

@@ -45,9 +45,9 @@ func (o *outbox) overviewOf(s snapshot, readOnly bool) overviewBody {
 	known := !s.reading.at.IsZero() && s.reading.err == nil
 	for _, d := range s.stats.Destinations {
 		row := laneRow{Name: d.Name, Link: o.destinationPath(d.Name), Known: known, WaitingLink: o.waitingPath(d.Name), DeadLink: o.deadPath(d.Name)}
-		row.State, row.Class = stateOf(d)
 		row.DeliveredRate, row.FailedR = rates(s, d.Name)
 		waits := s.reading.backlog.Destination(d.Name)
+		row.State, row.Class = stateOf(d, !known || remain(&waits))
 		row.Waiting, row.Dead = waits.Waiting(), waits.Dead
 		b.Lanes = append(b.Lanes, row)
 	}
@@ -69,7 +69,11 @@ func rates(s snapshot, name string) (delivered, failed float64) {
 	return delivered / n, failed / n
 }
 
-func stateOf(d observe.DestinationStats) (text, class string) {
+// remain reports whether an event is left that failures may have been about.
+func remain(b *observe.DestinationBacklog) bool { return b.Waiting().Plus(b.Dead).N > 0 }
+
+// stateOf returns the word and the class of a state. remain reports that an event is left that failures may have been about.
+func stateOf(d observe.DestinationStats, remain bool) (text, class string) {
 	switch {
 	case d.Paused:
 		return observe.StatePaused, "paused"
@@ -81,7 +85,7 @@ func stateOf(d observe.DestinationStats) (text, class string) {
 		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
 		return observe.StateBlocked, "warn"
-	case d.Trouble.Failures > 0:
+	case d.Trouble.Failures > 0 && remain:
 		return observe.StateFailing, "bad"
 	case d.RateLimited:
 		return observe.StateLimited, "warn"

@@ -18,7 +18,7 @@ import (
 func TestStateOf(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[[2]string]observe.DestinationStats{
-		{"up", "good"}:        {},
+		{"up", "good"}:        {Trouble: observe.Trouble{Failures: 1}},
 		{"down", "bad"}:       {State: observe.BreakerProbing, Down: true},
 		{"stuck", "bad"}:      {Down: true, Stuck: 4},
 		{"ramping", "warn"}:   {State: observe.BreakerRamping},
@@ -26,7 +26,7 @@ func TestStateOf(t *testing.T) {
 		{"paused", "paused"}:  {State: observe.BreakerOpen, Down: true, Paused: true},
 		{"blocked", "warn"}:   {Report: &delivery.Report{Blocked: true}},
 	} {
-		if text, class := stateOf(d); text != want[0] || class != want[1] {
+		if text, class := stateOf(d, false); text != want[0] || class != want[1] {
 			t.Errorf("%+v is %s (%s), want %v", d, text, class, want)
 		}
 	}
@@ -49,7 +49,7 @@ func TestProblems(t *testing.T) {
 		want []problem
 	}{
 		{snapshot{stats: observe.Stats{DatabaseDown: true}}, []problem{{
-			Text: "The database does not answer the relay: nothing is delivered.", Cure: "see that the database runs and can be reached; the relay goes on by itself", ofRelays: true,
+			Text: "The database does not answer the relay: nothing is delivered.", Cure: "see that the database runs and can be reached; the relay continues when it is back", ofRelays: true,
 		}}},
 		{snapshot{stats: observe.Stats{DatabaseDown: true, DatabaseCure: "fix the password"}}, []problem{{
 			Text: "The database refuses the relay: nothing is delivered.", Cure: "fix the password", ofRelays: true,
@@ -93,6 +93,7 @@ func TestProblemsAreSorted(t *testing.T) {
 			Positions: []observe.Position{{Destination: "c"}, {Destination: "gone"}},
 			Destinations: []observe.DestinationBacklog{
 				{Name: "a", Dead: observe.Count{N: 2}, Pause: &observe.Pause{By: "ann", Since: at}},
+				{Name: "b", Retry: observe.Count{N: 1}},
 			},
 		}},
 	}
@@ -107,8 +108,8 @@ func TestProblemsAreSorted(t *testing.T) {
 	}
 	want := []string{
 		"The database does not answer the relay: nothing is delivered.", "Show the relays", "Show the relays",
-		"Show b", "Show the relays", "The events of 1 stored delivery are missing from outbox_events.", "Show the dead letters", "Show the events",
-		"Show the relays", "Show the relays", "a", "Show the position",
+		"Show b", "The events of 1 stored delivery are missing from outbox_events.", "Show the dead letters", "Show the events",
+		"Show the relays", "a", "Show the position",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

@@ -53,12 +53,12 @@ func (o *outbox) problems(s snapshot) (all []problem) {
 		all = append(all, problem{Text: "This outbox is not relayed: " + oneLine(err) + ".", Cure: "fix what the error names; notifyd tries again within 30 s", ofRelays: true})
 	}
 	if s.stats.DatabaseDown {
-		all = append(all, databaseProblem(s.stats.DatabaseCure))
+		all = append(all, databaseProblem(&s.stats))
 	}
-	if err := s.reading.err; err != nil {
+	if err := s.reading.err; err != nil && !s.stats.DatabaseDown {
 		all = append(all, problem{Text: "The backlog is not known: " + explain(err).text, Cure: "see that the database answers; the log of notifyd has the whole error"})
 	}
-	if deaf(s.stats.Listener) {
+	if deaf(s.stats.Listener) && !s.stats.DatabaseDown {
 		all = append(all, problem{
 			Text: "The relay hears no notifications: events are found by polling, and later.",
 			Cure: "see the log of notifyd for the cause; behind a pooler in transaction mode, set database.listen_url",
@@ -72,12 +72,18 @@ func (o *outbox) problems(s snapshot) (all []problem) {
 	return all
 }
 
-// databaseProblem explains why no event is delivered. cure is the cure of a refusal, empty during an outage.
-func databaseProblem(cure string) problem {
-	if cure == "" {
-		return problem{Text: "The database does not answer the relay: nothing is delivered.", Cure: "see that the database runs and can be reached; the relay goes on by itself", ofRelays: true}
+// databaseProblem explains why no event is delivered, and since when. An outage has this one entry: the entries of what
+// follows from it are left out.
+func databaseProblem(s *observe.Stats) problem {
+	when := ""
+	if !s.DatabaseDownSince.IsZero() {
+		when = " since " + s.DatabaseDownSince.UTC().Format("2006-01-02 15:04:05Z")
 	}
-	return problem{Text: "The database refuses the relay: nothing is delivered.", Cure: cure, ofRelays: true}
+	if s.DatabaseCure == "" {
+		return problem{Text: "The database does not answer the relay" + when + ": nothing is delivered.", Cure: "see that the database runs and can be reached; the relay continues when it is back", ofRelays: true}
+	}
+
+	return problem{Text: "The database refuses the relay" + when + ": nothing is delivered.", Cure: s.DatabaseCure, ofRelays: true}
 }
 
 // problemOf adds the severity, and a link or a button.
@@ -96,6 +102,9 @@ func (o *outbox) problemOf(a status.Attention, s snapshot) problem {
 		show(warning, "Show the relays", relays)
 	case status.KindDown, status.KindFailing:
 		show(destinationDown, "Show "+a.Destination, destination)
+		if a.Severity == status.Warning {
+			p.severity = warning
+		}
 	case status.KindNotConfigured:
 		show(eventsStuck, "Show "+a.Destination, destination)
 	case status.KindDead:

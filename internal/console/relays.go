@@ -168,7 +168,7 @@ func deaf(l *observe.ListenerStats) bool { return l != nil && (!l.Listening || l
 // finding tells how a relay finds new events.
 func finding(s observe.Stats, notify store.NotifyState) string {
 	switch {
-	case s.WakeState == "":
+	case s.WakeState == "", s.DatabaseDown:
 		return ""
 	case notify.Mode == outboxsql.NotifyOff:
 		return "Writers do not notify relays (notifyd migrate --notify off): events are found by polling."

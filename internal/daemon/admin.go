@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"net"
 	"path/filepath"
 	"sync"
 
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/console"
 )
 
 // startAdmin serves metrics, health and the console until ctx ends, if the configuration asks for it. wait returns
@@ -34,7 +36,7 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 		return nil, err
 	}
 	log.InfoContext(ctx, "admin server listening", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
-		"pprof", c.Admin.Pprof, "console", c.Admin.Console)
+		"pprof", c.Admin.Pprof, "console", consoleURL(c, server.Addr()))
 	if !c.Admin.Token.IsZero() && c.Admin.TLS.CertFile == "" && !c.Admin.Local() {
 		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
 	}
@@ -51,6 +53,23 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 		running.Wait()
 		s.console.close()
 	}, nil
+}
+
+// consoleURL returns where a browser on this machine finds the console; empty without one.
+func consoleURL(c *config.Config, listens string) string {
+	if !c.Admin.Console {
+		return ""
+	}
+	scheme := "http"
+	if c.Admin.TLS.CertFile != "" {
+		scheme = "https"
+	}
+	host, port, err := net.SplitHostPort(listens)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		listens = net.JoinHostPort("localhost", port)
+	}
+
+	return scheme + "://" + listens + console.Path
 }
 
 // tokens recognize the tokens of the admin server; nil where none is set.

@@ -117,7 +117,7 @@ func statusOf(s observe.Stats) string {
 	case len(s.Hangs) > 0:
 		return "hangs: " + s.Hangs[0].Reason
 	case s.DatabaseDown:
-		return observe.DatabaseTrouble(s.DatabaseCure)
+		return observe.DatabaseTrouble(s.DatabaseCure, s.DatabaseDownSince)
 	case len(s.Refusals) > 0:
 		return "the database refuses: " + s.Refusals[0].Err.Error()
 	case len(down) > 0:

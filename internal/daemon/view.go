@@ -210,8 +210,11 @@ func (v view) checksOfOne(relay *live) []admin.Check {
 			return h.Ready()
 		}},
 		{Name: "listener", Advisory: true, Do: func() error {
-			if len(relay.Health().Hangs) > 0 {
+			switch h := relay.Health(); {
+			case len(h.Hangs) > 0:
 				return errors.New("not checked while the relay hangs")
+			case h.DatabaseDown: // the connection that listens is one of those that do not answer
+				return errors.New("not checked while the database does not answer")
 			}
 			l := relay.Stats().Listener
 			if l == nil || l.Listening && l.Trouble == nil {

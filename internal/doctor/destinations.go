@@ -108,12 +108,12 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 	for _, w := range of.Warnings {
 		report(Warning, "set destinations."+name+"."+field.Path(w)+" of the configuration", "%s.", oneLine(w.Error()))
 	}
-	if trouble, down := relay.Trouble(name); trouble != "" {
-		severity := Warning
-		if down {
-			severity = Error
+	if trouble, severity := relay.Trouble(name, &e.waits); trouble != "" {
+		of := Warning
+		if severity == status.Error {
+			of = Error
 		}
-		report(severity, "fix what the last error names, there or in destinations."+name+" of the configuration", "The relay at %s says: %s.", relay.Address, trouble)
+		report(of, "fix what the last error names, there or in destinations."+name+" of the configuration", "The relay at %s says: %s.", relay.Address, trouble)
 	}
 	d := e.waits.Destination(name)
 	if p := d.Pause; p != nil {

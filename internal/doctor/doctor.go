@@ -213,7 +213,7 @@ func Run(ctx context.Context, o Options) Report {
 		e.database(ctx, &r)
 	}
 	if o.Admin.Address != "" {
-		r.add("health", checkHealth(ctx, o.Admin))
+		r.add("health", checkHealth(ctx, o.Admin, err != nil))
 	}
 	r.add("", e.checkDestinations(ctx)...)
 	return r

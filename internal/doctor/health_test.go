@@ -16,9 +16,12 @@ func TestHealth(t *testing.T) {
 		answer   string
 		severity Severity
 		text     string
+		known    bool // the database is known to be down
 	}{
-		"ready": {http.StatusOK, "[+] relay: ok\n", OK, "is ready."},
-		"hangs": {http.StatusServiceUnavailable, "[+] database: ok\n[-] relay: event 42 is due for mail and not claimed\n[!] listener: polls\n", Error, "is not ready: relay: event 42 is due for mail and not claimed."},
+		"ready":        {http.StatusOK, "[+] relay: ok\n", OK, "is ready.", false},
+		"hangs":        {http.StatusServiceUnavailable, "[+] database: ok\n[-] relay: event 42 is due for mail and not claimed\n[!] listener: polls\n", Error, "is not ready: relay: event 42 is due for mail and not claimed.", false},
+		"waits":        {http.StatusServiceUnavailable, "[-] database: the database does not answer\n", Error, "is not ready: database: the database does not answer.", false},
+		"waits, known": {http.StatusServiceUnavailable, "[-] database: the database does not answer\n", Note, "waits: the database does not answer.", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -27,7 +30,7 @@ func TestHealth(t *testing.T) {
 				_, _ = w.Write([]byte(c.answer))
 			}))
 			t.Cleanup(server.Close)
-			f := checkHealth(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")})
+			f := checkHealth(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")}, c.known)
 			if f.Severity != c.severity || !strings.HasSuffix(f.Text, c.text) {
 				t.Errorf("%+v", f)
 			}
@@ -36,7 +39,7 @@ func TestHealth(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	address := strings.TrimPrefix(gone.URL, "http://")
 	gone.Close()
-	if f := checkHealth(t.Context(), admin.Access{Address: address}); f.Severity != OK || !strings.Contains(f.Text, "No relay answers") {
+	if f := checkHealth(t.Context(), admin.Access{Address: address}, false); f.Severity != OK || !strings.Contains(f.Text, "No relay answers") {
 		t.Errorf("%+v", f)
 	}
 }

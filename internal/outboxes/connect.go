@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -31,25 +30,10 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ConnectError is the error of pgx on one line, with the cure: pgx has a line for each
-// address and each way of encryption, and most of them are equal.
+// ConnectError is the error of pgx on one line, with the cure.
 func ConnectError(err error) error {
-	var lines []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	// Of a server without TLS, the attempt without TLS has the cause.
-	if cause := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.HasSuffix(line, refusedTLS) }); len(cause) > 1 {
-		lines = cause
-	}
-	text := strings.ReplaceAll(strings.Join(lines, "; "), store.HookFailed, "")
-	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
+	return &unconnected{fmt.Sprintf("%s: %s", store.ConnectText(err), store.ConnectCure(err)), err}
 }
-
-// refusedTLS is the end of the line about an attempt that the server ended because it has no TLS. pgconn has no code for it.
-const refusedTLS = "tls error: server refused TLS connection"
 
 // unconnected is a connection that was not made, with the cure in its text.
 type unconnected struct {

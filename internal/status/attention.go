@@ -113,7 +113,7 @@ const (
 	// are shorter.
 	longWait = 15 * time.Minute
 	// longFailing and manyFailing bound how long, and how often in a row, deliveries to a destination
-	// may fail before a person should look: single failures are the events' own.
+	// may fail before a person should look.
 	longFailing = time.Minute
 	manyFailing = 10
 	// topUnrouted is how many types without a route are named, those with the most events.
@@ -147,7 +147,7 @@ func (s *Status) attention() (all list) {
 	if h := s.Schema.Home; h != nil {
 		all.add(Error, KindTables, "", "notifyd adopt", "The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", h.Is, h.Here)
 	}
-	if len(s.Relays) == 0 && s.Schema.Home == nil && s.Backlog.Oldest != nil {
+	if len(s.Relays) == 0 && s.Schema.Home == nil && s.Backlog.Oldest != nil && !s.Relay.isCutOff() {
 		all.add(Error, KindTables, "", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	for _, r := range s.Relays {
@@ -170,6 +170,10 @@ func (r *Relay) attention() (all list) {
 	if r == nil {
 		return nil
 	}
+	if r.Outage != "" {
+		all.add(Error, KindRelay, "", "see that the relay's host reaches the database; the relay continues when it is back",
+			"The relay at %s delivers nothing: %s.", r.Address, r.Outage)
+	}
 	for _, text := range r.Withheld {
 		all.add(Error, KindRelay, "", store.Cure(stateIn(text)), "Outcomes of single events cannot be recorded by the relay at %s, which does not deliver these events again: %s.", r.Address, text)
 	}
@@ -182,6 +186,10 @@ func (r *Relay) attention() (all list) {
 	return all
 }
 
+// isCutOff reports whether the database is down for the relay. Shards without an owner then follow from that. The relay may
+// be nil.
+func (r *Relay) isCutOff() bool { return r != nil && !r.DatabaseUp }
+
 // stateIn returns the SQLSTATE in the text of an error; empty without one.
 func stateIn(text string) string {
 	if m := codeIn.FindStringSubmatch(text); m != nil {
@@ -193,7 +201,8 @@ func stateIn(text string) string {
 // ofDestination lists the problems of one destination.
 func (s *Status) ofDestination(name string) (all list) {
 	d, r := s.Backlog.Destination(name), s.Relay.destination(name)
-	waits := d.Waiting()
+	waits, left := d.Waiting(), remaining(&s.Backlog, name)
+
 	switch {
 	case !s.configured(name):
 		if waits.N > 0 && !s.hasPosition(name) { // the list of positions reports those
@@ -202,11 +211,11 @@ func (s *Status) ofDestination(name string) (all list) {
 	case d.Pause != nil:
 		all.add(Warning, KindPaused, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
 			name, ago(s.At.Sub(d.Pause.Since).Seconds()), d.Pause.By, prefixed(": ", d.Pause.Reason))
-	case r != nil && r.Down:
+	case r.isDown(left):
 		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
-	case r != nil && r.FailingEvents > 0 && (r.FailingEvents >= manyFailing || r.Failing > longFailing.Seconds()):
-		all.add(Error, KindFailing, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
+	case r.isFailing(left, s.At):
+		all.add(r.severity(left, s.At), KindFailing, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
 			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(observe.Count{N: int(r.FailingEvents)}, "failure"), lastError(&d))
 	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
 		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
@@ -218,6 +227,59 @@ func (s *Status) ofDestination(name string) (all list) {
 		all.add(Warning, KindDead, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s%s.", name, counted(d.Dead, "dead letter"), prefixed("; dead letters go to ", s.DeadLettersTo[name]))
 	}
 	return all
+}
+
+// remaining returns the backlog of a destination; nil if the database has not answered.
+func remaining(b *observe.Backlog, name string) *observe.DestinationBacklog {
+	if b.At.IsZero() {
+		return nil
+	}
+
+	return new(b.Destination(name))
+}
+
+// isDown reports whether deliveries wait for a destination that is down. The breaker of an idle destination stays open
+// until an event probes it, which is normal. The report may be nil, and so may an unknown backlog.
+func (d *RelayDestination) isDown(b *observe.DestinationBacklog) bool {
+	return d != nil && d.Down && (d.stuck() || b == nil || b.Waiting().N > 0)
+}
+
+// isFailing reports whether failures in a row are more than the trouble of one event: deliveries wait, or several events
+// became dead letters. Discarded letters do not count. Report and backlog may be nil, as for isDown.
+func (d *RelayDestination) isFailing(b *observe.DestinationBacklog, at time.Time) bool {
+	if d == nil || d.FailingEvents == 0 {
+		return false
+	}
+	lasts := d.FailingEvents >= manyFailing || d.Failing > longFailing.Seconds()
+	waits := b != nil && b.Waiting().N > 0
+
+	return lasts && (waits || d.concerned(b, at) > 1)
+}
+
+// severity returns the severity of failures in a row: the failures of a single event are its own.
+func (d *RelayDestination) severity(b *observe.DestinationBacklog, at time.Time) Severity {
+	if d.concerned(b, at) > 1 {
+		return Error
+	}
+
+	return Warning
+}
+
+// concerned returns how many events the failures in a row may be about: those that wait, and those that became dead
+// letters since the first failure and are still there. It counts too many where letters of one error are older.
+func (d *RelayDestination) concerned(b *observe.DestinationBacklog, at time.Time) int {
+	if b == nil {
+		return int(d.FailingEvents)
+	}
+	first := at.Add(-time.Duration(d.Failing * float64(time.Second)))
+	events := b.Waiting()
+	for _, g := range b.DeadLetters {
+		if !g.At.Before(first) {
+			events = events.Plus(g.Count)
+		}
+	}
+
+	return min(events.N, int(d.FailingEvents))
 }
 
 // Restore is the cure for deliveries of a destination that is not configured.

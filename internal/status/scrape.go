@@ -28,6 +28,8 @@ type Relay struct {
 	Listening  bool `json:"listening"`
 	DatabaseUp bool `json:"database_up"`
 	Polling    bool `json:"polling"`
+	// Outage is why the database is down for the relay, and since when, as at /readyz; empty while it answers.
+	Outage string `json:"outage,omitempty"`
 	// Refused are the SQLSTATEs with which the database refuses statements of the relay.
 	Refused []string `json:"refused,omitempty"`
 	// Withheld describes the outcomes of single events that the database refuses to record, one text for each part of the
@@ -109,11 +111,15 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 	defer cancel()
 	// First, because it is answered even where a hang keeps the figures back.
 	var hangs, withheld []string
+	outage := ""
 	code, body, err := a.Get(ctx, "/readyz?verbose")
 	if err == nil && code == http.StatusServiceUnavailable {
 		for _, reason := range admin.Failures(string(body)) {
 			if text, ok := strings.CutPrefix(reason, "relay: "); ok && outbox == "" {
 				hangs = append(hangs, text)
+			}
+			if text, ok := strings.CutPrefix(reason, "database: "); ok && outbox == "" {
+				outage = text
 			}
 		}
 	}
@@ -128,7 +134,7 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 		relay = &Relay{Address: a.Address, DatabaseUp: true}
 	}
 	if relay != nil {
-		relay.Hangs, relay.Withheld = hangs, withheld
+		relay.Hangs, relay.Withheld, relay.Outage = hangs, withheld, outage
 		relay.Refused = slices.DeleteFunc(relay.Refused, relay.isOnlyWithheld)
 	}
 	return relay
@@ -269,19 +275,20 @@ func (r *Relay) Throttled(name string, at time.Time) (until time.Time, event int
 	return at.Add(time.Duration(d.ThrottledFor * float64(time.Second))), d.ThrottledBy
 }
 
-// Trouble returns why a destination is down, or for how long no delivery to it has succeeded; "" if
-// neither applies, or the relay has no such destination. The relay may be nil.
-func (r *Relay) Trouble(name string) (text string, down bool) {
-	d := r.destination(name)
+// Trouble returns why a destination is down, or for how long no delivery to it has succeeded, by the rules of
+// [Status.Problems]; "" if neither applies, or the relay has no such destination. The relay may be nil.
+func (r *Relay) Trouble(name string, b *observe.Backlog) (text string, severity Severity) {
+	d, left := r.destination(name), remaining(b, name)
+
 	switch {
-	case d == nil:
-		return "", false
-	case d.Down:
-		return name + " " + d.down() + prefixed(", ", d.probe()), true
-	case d.FailingEvents > 0:
-		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), counted(observe.Count{N: int(d.FailingEvents)}, "failure")), false
+	case d.isDown(left):
+		return name + " " + d.down() + prefixed(", ", d.probe()), Error
+	case d.isFailing(left, b.At):
+		failures := counted(observe.Count{N: int(d.FailingEvents)}, "failure")
+
+		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), failures), d.severity(left, b.At)
 	default:
-		return "", false
+		return "", Warning
 	}
 }
 

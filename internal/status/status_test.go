@@ -146,6 +146,15 @@ func TestStateOfDestinations(t *testing.T) {
 	failed, paused := waits, waits
 	failed.LastError = &observe.Failure{EventID: 7, Class: "destination", Text: "webhook: 401 Unauthorized", At: at.Add(-12 * time.Second)}
 	paused.Pause = &observe.Pause{By: "ann@web-1", Reason: "maintenance", Since: at.Add(-time.Hour)}
+	letters := func(n int, died time.Time) observe.DestinationBacklog {
+		group := observe.DeadGroup{Error: "HTTP 409", Count: observe.Count{N: n}, At: died}
+
+		return observe.DestinationBacklog{Name: "mail", Dead: group.Count, DeadLetters: []observe.DeadGroup{group}}
+	}
+	one, idle := waits, observe.DestinationBacklog{Name: "mail"}
+	one.Retry.N = 1
+	failing := relayWith(RelayDestination{State: "closed", FailingEvents: 12, Failing: 90})
+
 	for name, c := range map[string]struct {
 		relay   *Relay
 		backlog observe.DestinationBacklog
@@ -154,24 +163,31 @@ func TestStateOfDestinations(t *testing.T) {
 		next    string
 		needs   string // the beginning of the required action; "" for none
 	}{
-		"well":         {relay: relayWith(RelayDestination{State: "closed"}), backlog: waits, state: "up", next: "due"},
-		"down":         {relayWith(RelayDestination{State: "open", Down: true, DownFor: 482, NextProbe: 11.5}), failed, nil, "down 8m02s", "probe 12s", "The destination mail has been down for 8m02s, next probe in 12s; the last error (event 7): webhook: 401 Unauthorized."},
-		"probing":      {relayWith(RelayDestination{State: "probing", Down: true, DownFor: 5}), waits, nil, "down 5s", "probe now", "The destination mail has been down for 5s, the next event probes it."},
-		"ramping":      {relay: relayWith(RelayDestination{State: "ramping", DownFor: 5}), backlog: waits, state: "ramping", next: "due"},
-		"throttled":    {relay: relayWith(RelayDestination{State: "throttled", Gap: 2}), backlog: waits, state: "throttled", next: "due"},
-		"blocked":      {relay: relayWith(RelayDestination{State: "closed", Blocked: true, FailingEvents: 1}), backlog: waits, state: "blocked", next: "due"},
-		"fails once":   {relay: relayWith(RelayDestination{State: "closed", FailingEvents: 1, Failing: 3}), backlog: waits, state: "failing 3s", next: "due"},
-		"fails all":    {relayWith(RelayDestination{State: "closed", FailingEvents: 40, Failing: 3}), waits, nil, "failing 3s", "due", "Nothing was delivered to mail for 3s: 40 failures in a row."},
-		"fails long":   {relayWith(RelayDestination{State: "closed", FailingEvents: 2, Failing: 90}), failed, nil, "failing 1m30s", "due", "Nothing was delivered to mail for 1m30s: 2 failures in a row; the last error (event 7): webhook: 401 Unauthorized."},
-		"stuck":        {relayWith(RelayDestination{State: "closed", Down: true, Stuck: 4}), waits, nil, "stuck", "probe now", "The destination mail gets nothing, because 4 calls of its handler have not returned."},
-		"paused":       {relayWith(RelayDestination{State: "closed", Paused: true}), paused, nil, "paused", "resume", "The destination mail was paused 1h00m ago by ann@web-1: maintenance."},
-		"pausing":      {relayWith(RelayDestination{State: "closed"}), paused, nil, "pausing", "resume", "The destination mail was paused"},
-		"resuming":     {relay: relayWith(RelayDestination{State: "closed", Paused: true}), backlog: waits, state: "resuming", next: "due"},
-		"not reloaded": {relay: &Relay{}, backlog: waits, known: []string{"mail"}, state: "not loaded", next: "due"},
-		"no relay":     {nil, failed, []string{"mail"}, "?", "due", "The destination mail was down 12s ago; the last error (event 7): webhook: 401 Unauthorized."},
-		"removed":      {relayWith(RelayDestination{State: "closed"}), failed, []string{"audit"}, "not configured", "-", "The configuration has no destination mail, and 3 deliveries wait for it."},
+		"well":                     {relay: relayWith(RelayDestination{State: "closed"}), backlog: waits, state: "up", next: "due"},
+		"down":                     {relayWith(RelayDestination{State: "open", Down: true, DownFor: 482, NextProbe: 11.5}), failed, nil, "down 8m02s", "probe 12s", "The destination mail has been down for 8m02s, next probe in 12s; the last error (event 7): webhook: 401 Unauthorized."},
+		"probing":                  {relayWith(RelayDestination{State: "probing", Down: true, DownFor: 5}), waits, nil, "down 5s", "probe now", "The destination mail has been down for 5s, the next event probes it."},
+		"ramping":                  {relay: relayWith(RelayDestination{State: "ramping", DownFor: 5}), backlog: waits, state: "ramping", next: "due"},
+		"throttled":                {relay: relayWith(RelayDestination{State: "throttled", Gap: 2}), backlog: waits, state: "throttled", next: "due"},
+		"blocked":                  {relay: relayWith(RelayDestination{State: "closed", Blocked: true, FailingEvents: 1}), backlog: waits, state: "blocked", next: "due"},
+		"fails once":               {relay: relayWith(RelayDestination{State: "closed", FailingEvents: 1, Failing: 3}), backlog: waits, state: "failing 3s", next: "due"},
+		"fails all":                {relayWith(RelayDestination{State: "closed", FailingEvents: 40, Failing: 3}), waits, nil, "failing 3s", "due", "Nothing was delivered to mail for 3s: 40 failures in a row."},
+		"fails long":               {relayWith(RelayDestination{State: "closed", FailingEvents: 2, Failing: 90}), failed, nil, "failing 1m30s", "due", "Nothing was delivered to mail for 1m30s: 2 failures in a row; the last error (event 7): webhook: 401 Unauthorized."},
+		"fails once, nothing left": {relay: failing, backlog: idle, state: "up", next: "-"},
+		"fails, one letter":        {failing, letters(1, at), nil, "failing 1m30s", "-", "mail has 1 dead letter."},
+		"fails, old letters":       {failing, letters(4, at.Add(-time.Hour)), nil, "failing 1m30s", "-", "mail has 4 dead letters."},
+		"fails, two letters":       {failing, letters(2, at), nil, "failing 1m30s", "-", "Nothing was delivered to mail for 1m30s: 12 failures in a row; the error of most dead letters: HTTP 409."},
+		"fails, one waits":         {failing, one, nil, "failing 1m30s", "due", "Nothing was delivered to mail for 1m30s: 12 failures in a row."},
+		"down, nothing waits":      {relay: relayWith(RelayDestination{State: "open", Down: true, DownFor: 482}), backlog: idle, state: "down 8m02s", next: "-"},
+		"stuck, nothing waits":     {relayWith(RelayDestination{State: "closed", Down: true, Stuck: 4}), idle, nil, "stuck", "-", "The destination mail gets nothing"},
+		"stuck":                    {relayWith(RelayDestination{State: "closed", Down: true, Stuck: 4}), waits, nil, "stuck", "probe now", "The destination mail gets nothing, because 4 calls of its handler have not returned."},
+		"paused":                   {relayWith(RelayDestination{State: "closed", Paused: true}), paused, nil, "paused", "resume", "The destination mail was paused 1h00m ago by ann@web-1: maintenance."},
+		"pausing":                  {relayWith(RelayDestination{State: "closed"}), paused, nil, "pausing", "resume", "The destination mail was paused"},
+		"resuming":                 {relay: relayWith(RelayDestination{State: "closed", Paused: true}), backlog: waits, state: "resuming", next: "due"},
+		"not reloaded":             {relay: &Relay{}, backlog: waits, known: []string{"mail"}, state: "not loaded", next: "due"},
+		"no relay":                 {nil, failed, []string{"mail"}, "?", "due", "The destination mail was down 12s ago; the last error (event 7): webhook: 401 Unauthorized."},
+		"removed":                  {relayWith(RelayDestination{State: "closed"}), failed, []string{"audit"}, "not configured", "-", "The configuration has no destination mail, and 3 deliveries wait for it."},
 	} {
-		s := Status{At: at, Relay: c.relay, known: c.known, Backlog: observe.Backlog{Destinations: []observe.DestinationBacklog{c.backlog}}}
+		s := Status{At: at, Relay: c.relay, known: c.known, Backlog: observe.Backlog{At: at, Destinations: []observe.DestinationBacklog{c.backlog}}}
 		if got := s.state("mail"); got != c.state {
 			t.Errorf("%s: %q, want %q", name, got, c.state)
 		}

@@ -195,7 +195,9 @@ func (s *Status) names() (all []string) {
 
 // state is the state of a destination, by its pause and by the relay's report.
 func (s *Status) state(name string) string {
-	r, paused := s.Relay.destination(name), s.Backlog.Destination(name).Pause != nil
+	r, b := s.Relay.destination(name), s.Backlog.Destination(name)
+	paused := b.Pause != nil
+
 	switch {
 	case !s.configured(name):
 		return observe.StateNotConfigured
@@ -217,7 +219,7 @@ func (s *Status) state(name string) string {
 		return r.State
 	case r.Blocked:
 		return observe.StateBlocked
-	case r.FailingEvents > 0:
+	case r.FailingEvents > 0 && b.Waiting().Plus(b.Dead).N > 0:
 		return observe.StateFailing + " " + ago(r.Failing)
 	case r.RateLimited:
 		return observe.StateLimited

@@ -229,7 +229,7 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 // HookFailed precedes the error of a hook in an error of pgx. The hook that sets a password names its setting itself.
 const HookFailed = "AfterNetConnect failed: "
 
-// connectError joins the lines of a pgx error, one per address, into one line for the log.
+// connectError is the error of a connection, on one line for the log.
 type connectError struct {
 	error
 
@@ -237,7 +237,7 @@ type connectError struct {
 }
 
 func (e *connectError) Error() string {
-	text := strings.Join(strings.Fields(strings.ReplaceAll(e.error.Error(), HookFailed, "")), " ")
+	text := ConnectText(e.error)
 	if cure := crowded(e.error, e.wants); cure != "" {
 		text += ": " + cure
 	}
@@ -249,6 +249,9 @@ func (e *connectError) Unwrap() error { return e.error }
 // Refusal returns the cure if the server refused the connection for a lasting reason, such as a wrong password; "" if
 // the server did not answer, or may accept soon.
 func (e *connectError) Refusal() string { return refusal(e.error) }
+
+// Cure returns what a person can do, also about an error that may end without help.
+func (e *connectError) Cure() string { return ConnectCure(e.error) }
 
 // settings returns the settings that the relay relies on, whatever the defaults of role and database. Statements set
 // them, because poolers refuse startup parameters that they do not know.

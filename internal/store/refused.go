@@ -87,6 +87,8 @@ func refusal(err error) string {
 		return "create the database, or fix its name in the connection string"
 	case noPrivilege:
 		return "GRANT CONNECT ON DATABASE to the role, or fix the user of the connection string"
+	case "":
+		return tlsCure(err)
 	default:
 		return ""
 	}

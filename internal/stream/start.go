@@ -215,3 +215,70 @@ func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error
 	all, err := tail.ParseRanges(text)
 	return all[max(0, len(all)-maxUncommitted):], err
 }
+
+// Beginning is where a destination without a position would begin.
+type Beginning struct {
+	Destination string
+	// From is the start that counts: now for a later destination without a start_from.
+	From engine.Start
+	// Kept are the kept events that it would read, by type.
+	Kept []KeptEvents
+	// AtLeast reports that more events than were counted may follow.
+	AtLeast bool
+}
+
+// KeptEvents counts events of a type.
+type KeptEvents struct {
+	Type  string
+	Count int
+	First int64 // the lowest id
+}
+
+// sqlKept counts, by type, the first $3 kept events above the id $1 or in the ranges $2.
+const sqlKept = `SELECT event_type, count(*)::int, min(id), sum(count(*)) OVER () >= $3
+	FROM (SELECT id, event_type FROM (
+			(SELECT o.* FROM unnest($2::text::int8multirange) AS g CROSS JOIN LATERAL (
+				SELECT id, event_type FROM outbox_events WHERE id >= lower(g) AND id < upper(g) ORDER BY id LIMIT $3) AS o LIMIT $3)
+			UNION
+			(SELECT id, event_type FROM outbox_events WHERE id > $1 ORDER BY id LIMIT $3)
+		) AS e ORDER BY id LIMIT $3) AS f GROUP BY event_type ORDER BY 3`
+
+// Beginnings returns where the destinations that have no position would begin, as [create] decides it, and reads at most
+// limit events for each. It changes nothing.
+func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, limit int) (all []Beginning, err error) {
+	var s starts
+	if err := s.read(ctx, tx); err != nil {
+		return nil, fmt.Errorf("read where destinations start: %w", err)
+	}
+	for i := range wanted {
+		w := &wanted[i]
+		var known bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = $1)`, w.Destination).Scan(&known); err != nil {
+			return nil, fmt.Errorf("find the position of %q: %w", w.Destination, err)
+		}
+		if known {
+			continue
+		}
+		p, err := s.position(ctx, tx, w, wanted)
+		if err != nil {
+			return nil, err
+		}
+		b := Beginning{Destination: p.destination, From: p.from}
+		rows, err := tx.Query(ctx, sqlKept, p.head, p.open.String(), limit)
+		if err != nil {
+			return nil, fmt.Errorf("count the kept events: %w", err)
+		}
+		var k KeptEvents
+		_, err = pgx.ForEachRow(rows, []any{&k.Type, &k.Count, &k.First, &b.AtLeast}, func() error {
+			b.Kept = append(b.Kept, k)
+
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("count the kept events: %w", err)
+		}
+		all = append(all, b)
+	}
+
+	return all, nil
+}

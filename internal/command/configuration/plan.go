@@ -37,8 +37,9 @@ func NewPlan(a *command.App) *cobra.Command {
 		Use:   "plan",
 		Short: "Show what a new configuration would change",
 		Long: `plan compares a configuration with another one, and with the database: which
-waiting events would go elsewhere, which would be left without a route, and which
-deliveries wait for missing destinations. It changes nothing and shows no secrets.
+waiting events would go elsewhere, which would be left without a route, which
+deliveries wait for missing destinations, and which kept events of a stream a new
+destination would get. It changes nothing and shows no secrets.
 Without --against it shows what the database alone can answer.
 
 It counts by index, and stops counting at --scan rows of a kind. Where routes have
@@ -96,6 +97,10 @@ type Plan struct {
 	// Gone are deliveries, dead letters among them, to missing destinations, and
 	// their positions in a stream.
 	Gone []planCount `json:"gone"`
+	// Begins are the destinations that are new to the stream, or come back to it.
+	Begins []planBegin `json:"begins"`
+	// Returns are deliveries that wait for destinations that come back.
+	Returns []planCount `json:"returns"`
 	// Conditions are those that waiting events meet, or do not.
 	Conditions []planCondition `json:"conditions,omitempty"`
 }
@@ -122,7 +127,7 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 	}
 	p := &Plan{
 		Configuration: config.Diff(c, c), Restart: []string{}, Uncovered: []string{},
-		Moves: []planMove{}, Unrouted: []planCount{}, Gone: []planCount{},
+		Moves: []planMove{}, Unrouted: []planCount{}, Gone: []planCount{}, Begins: []planBegin{}, Returns: []planCount{},
 	}
 	var old *config.Config
 	if f.against != "" {
@@ -149,12 +154,16 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			}
 			old = old.For(was)
 		}
-		waiting, conditions, err := readWaiting(ctx, c, path, f.scan)
+		found, err := readTables(ctx, c, path, f.scan)
 		if err != nil {
 			return nil, err
 		}
-		p.Conditions = conditions
-		for _, w := range waiting {
+		p.Conditions = found.conditions
+		for _, b := range found.begins {
+			p.Begins = append(p.Begins, b)
+			p.Changes = p.Changes || b.Count > 0
+		}
+		for _, w := range found.waiting {
 			p.place(w, old, c)
 		}
 	}
@@ -166,9 +175,15 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 func (p *Plan) place(w store.WaitCount, old, c *config.Config) {
 	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
 	if w.Destination != "" {
-		if !hasDestination(c, w.Destination) {
+		comesBack := old != nil && !hasDestination(old, w.Destination)
+		switch {
+		case !hasDestination(c, w.Destination):
 			p.Gone = append(p.Gone, count)
 			p.Changes = p.Changes || old == nil || hasDestination(old, w.Destination)
+		case comesBack && w.State == "position":
+			p.Begins = append(p.Begins, planBegin{Destination: w.Destination, Patterns: []string{}, Count: w.Count, AtMost: true})
+		case comesBack && w.State != "dead":
+			p.Returns = append(p.Returns, count)
 		}
 		return
 	}
@@ -194,20 +209,31 @@ func hasDestination(c *config.Config, name string) bool {
 	return slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 }
 
-// readWaiting reads the waiting events from the database of c, and evaluates its conditions for some of them.
-func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, []planCondition, error) {
+// planTables holds the facts of the database about a new configuration.
+type planTables struct {
+	waiting    []store.WaitCount
+	conditions []planCondition
+	begins     []planBegin
+}
+
+// readTables reads the waiting events from the database of c, and evaluates its conditions for some of them.
+func readTables(ctx context.Context, c *config.Config, path string, limit int) (found planTables, err error) {
 	conn, err := outboxes.OpenTable(ctx, c, path, "plan")
 	if err != nil {
-		return nil, nil, err
+		return found, err
 	}
 	defer store.Close(ctx, conn.Conn)
-	all, err := store.CountWaiting(ctx, conn, limit)
-	if err != nil {
-		return nil, nil, err
+
+	if found.waiting, err = store.CountWaiting(ctx, conn, limit); err != nil {
+		return found, err
 	}
-	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
+	slices.SortStableFunc(found.waiting, func(a, b store.WaitCount) int {
 		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
 	})
-	conditions, err := checkWaiting(ctx, conn, c, all)
-	return all, conditions, err
+	if found.conditions, err = checkWaiting(ctx, conn, c, found.waiting); err != nil {
+		return found, err
+	}
+	found.begins, err = readBegins(ctx, conn, c, limit)
+
+	return found, err
 }

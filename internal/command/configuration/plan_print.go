@@ -31,12 +31,14 @@ func (p planPrinter) plan(plan *Plan) error {
 		{"routes", routeLines(plan.Configuration.Routes)},
 		{"settings", settingLines(plan.Configuration.Settings, plan.Restart)},
 		{"patterns that have no route any more", indent(plan.Uncovered)},
+		{"where new destinations of the stream begin", beginLines(plan.Begins)},
 	} {
 		if err := p.section(section.title, section.lines); err != nil {
 			return err
 		}
 	}
-	moves, unrouted, gone := [][]string{{"TYPE", "STATE", "COUNT", "FROM", "TO"}}, [][]string{{"TYPE", "STATE", "COUNT"}}, [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}
+	moves, unrouted := [][]string{{"TYPE", "STATE", "COUNT", "FROM", "TO"}}, [][]string{{"TYPE", "STATE", "COUNT"}}
+	gone, returns := [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}, [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}
 	for _, m := range plan.Moves {
 		moves = append(moves, []string{m.EventType, m.State, m.count(), joined(m.From), joined(m.To)})
 	}
@@ -46,6 +48,9 @@ func (p planPrinter) plan(plan *Plan) error {
 	for _, g := range plan.Gone {
 		gone = append(gone, []string{g.Destination, g.EventType, g.State, g.count()})
 	}
+	for _, r := range plan.Returns {
+		returns = append(returns, []string{r.Destination, r.EventType, r.State, r.count()})
+	}
 	for _, t := range []struct {
 		title string
 		rows  [][]string
@@ -53,6 +58,7 @@ func (p planPrinter) plan(plan *Plan) error {
 		{"waiting events that would go elsewhere", moves},
 		{"waiting events without a route", unrouted},
 		{"deliveries for destinations that are not there", gone},
+		{"deliveries for destinations that come back", returns},
 	} {
 		if len(t.rows) == 1 {
 			continue

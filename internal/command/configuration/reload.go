@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -34,6 +35,7 @@ const reloadPoll = 200 * time.Millisecond
 // NewReload returns the command reload.
 func NewReload(a *command.App) *cobra.Command {
 	var timeout command.Duration
+	var yes bool
 	var form *cli.OneOf
 	cmd := &cobra.Command{
 		Use:   "reload",
@@ -44,17 +46,26 @@ refused the file and continues with the previous one. A relay lets running deliv
 finish first. It finds the relays in
 outbox_relays, and names those on other hosts, which it does not reach.
 
+It asks before a destination that is new to a stream gets kept events, because of
+its start_from: old mails may go out again. Without a terminal it needs --yes.
+
 It exits with 0 if every relay of this host has taken the file, 1 if not, and 78 if
 the file has a mistake; then no relay is asked.`,
-		Example: "  notifyd reload\n  notifyd reload -c /etc/notifyd/config.yaml --timeout 5m",
+		Example: "  notifyd reload\n  notifyd reload --yes\n  notifyd reload -c /etc/notifyd/config.yaml --timeout 5m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := reloading{App: a, timeout: time.Duration(timeout), progress: command.StartProgress(cmd, command.Connecting), printer: command.NewPrinter(cmd, form.Value == "json")}
 			defer r.progress.Stop()
+			if !yes {
+				r.agree = func(what string) error { return agree(cmd, r.progress, what) }
+			}
+
 			return r.run(cmd.Context())
 		},
 	}
 	form = command.AddFormat(cmd)
 	command.AddTimeout(cmd, &timeout, time.Minute)
+	command.AddYes(cmd, &yes)
+
 	return cmd
 }
 
@@ -65,6 +76,7 @@ type reloading struct {
 	timeout  time.Duration
 	progress *command.Progress
 	printer  command.BasePrinter
+	agree    func(what string) error // nil with --yes
 	results  []ReloadResult
 	conn     *pgx.Conn
 	schema   string
@@ -100,6 +112,9 @@ func (r *reloading) run(ctx context.Context) error {
 	}()
 	all, err := r.look(ctx, c, path)
 	if err != nil {
+		return err
+	}
+	if err := r.askForHistory(ctx, c, path); err != nil {
 		return err
 	}
 	var own []store.RelaySession
@@ -167,6 +182,80 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) (
 	}
 	r.schema, r.mode = db.Schema, state.Mode
 	return store.ReadLive(ctx, r.conn, r.schema, r.mode)
+}
+
+// agree asks a person for consent.
+func agree(cmd *cobra.Command, progress *command.Progress, what string) error {
+	if !cli.IsTerminal(cmd.InOrStdin()) {
+		return command.UsageErrorf("%s: --yes says that it is to get them; start_from: now leaves them out", what)
+	}
+	progress.Say("")
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts
+	if !command.Agreed(cmd.InOrStdin()) {
+		return command.ErrNotAgreed
+	}
+
+	return nil
+}
+
+// askForHistory asks before a new destination of a stream gets kept events. Only a start_from leads to them, because
+// destinations without one begin with the next event where relays run.
+func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path string) error {
+	chosen := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool {
+		start, err := engine.ParseStart(d.StartFrom)
+
+		return err == nil && start.Kind != engine.StartDefault && start.Kind != engine.StartNow
+	})
+	if !chosen || r.agree == nil {
+		return nil
+	}
+	if !c.Outboxes.Used() {
+		begins, err := beginsOf(ctx, c, path)
+
+		return errors.Join(err, r.agreeTo("", begins))
+	}
+
+	found, _, err := outboxes.Find(ctx, c, path)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		in := "outbox " + found[i].Name + ": "
+		begins, err := beginsOf(ctx, c.For(&found[i]), path)
+		if err != nil { // the relays deliver from the others meanwhile
+			err = r.agree(fmt.Sprintf("%swhether new destinations get kept events is not known: %v", in, err))
+		}
+		if err := errors.Join(err, r.agreeTo(in, begins)); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// beginsOf connects, and returns where the new destinations of one outbox begin.
+func beginsOf(ctx context.Context, c *config.Config, path string) ([]planBegin, error) {
+	conn, err := outboxes.OpenTable(ctx, c, path, "reload")
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close(ctx, conn.Conn)
+
+	return readBegins(ctx, conn, c, defaultPlanScan)
+}
+
+// agreeTo asks for each destination that gets kept events.
+func (r *reloading) agreeTo(in string, begins []planBegin) error {
+	for i := range begins {
+		if begins[i].Count == 0 {
+			continue
+		}
+		if err := r.agree(command.Printable(in + begins[i].String())); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // ask sends the signal to all relays, and waits for each.
@@ -275,10 +364,38 @@ func HangUp(pid int) error {
 	if name != strings.TrimSuffix(filepath.Base(own), deleted) {
 		return fmt.Errorf("the process of that number is %s, not a relay", name)
 	}
+	if err := heedsHangUp(pid); err != nil {
+		return err
+	}
 
 	if err := process.Signal(syscall.SIGHUP); err != nil {
 		return fmt.Errorf("send SIGHUP: %w", err)
 	}
+	return nil
+}
+
+// heedsHangUp returns an error if the process would not answer a SIGHUP: it ignores the signal, or it is stopped. Only Linux
+// shows that; elsewhere the outcome stays unknown until the timeout.
+func heedsHangUp(pid int) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil // the signal is sent, and the answer awaited
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "State":
+			if strings.HasPrefix(value, "T") {
+				return fmt.Errorf("it is stopped: continue it with kill -CONT %d, and repeat the command", pid)
+			}
+		case "SigIgn":
+			ignored, err := strconv.ParseUint(value, 16, 64)
+			if err == nil && ignored>>(syscall.SIGHUP-1)&1 == 1 {
+				return errors.New("it ignores SIGHUP, as under nohup: restart it without nohup, for example by systemd or setsid")
+			}
+		}
+	}
+
 	return nil
 }
 

@@ -175,7 +175,7 @@ func (l *looker) read(ctx context.Context) (status.Status, error) {
 	if l.conn == nil || l.conn.IsClosed() {
 		conn, err := l.connect(ctx)
 		if err != nil {
-			return status.Status{}, err
+			return status.Status{}, l.askRelay(ctx, err)
 		}
 		l.conn = conn
 	}
@@ -192,6 +192,23 @@ func (l *looker) read(ctx context.Context) (status.Status, error) {
 	}
 	l.last = &s
 	return s, nil
+}
+
+// askRelay adds to the error of a connection whether the relay at admin.listen reaches the database, and since when it does
+// not.
+func (l *looker) askRelay(ctx context.Context, err error) error {
+	ctx = context.WithoutCancel(ctx) // the relay may answer where the database took all the time
+	relay := status.Scrape(ctx, l.options.Admin, l.options.Outbox)
+	switch {
+	case relay == nil:
+		return err
+	case relay.Outage != "":
+		return errors.Join(err, fmt.Errorf("the relay at %s waits: %s", relay.Address, relay.Outage))
+	case relay.DatabaseUp:
+		return errors.Join(err, fmt.Errorf("the relay at %s reaches its database", relay.Address))
+	default:
+		return errors.Join(err, fmt.Errorf("the relay at %s waits for the database, too", relay.Address))
+	}
 }
 
 func (l *looker) close(ctx context.Context) {
