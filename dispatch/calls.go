@@ -33,8 +33,6 @@ const turnLater = time.Second
 
 // recorded is the record of a call with a large event. It is nil for other calls.
 type recorded struct {
-	lane  *lane
-	job   *job
 	alone bool
 	ended int // earlier calls during which a process ended
 	isSet bool
@@ -45,18 +43,18 @@ type recorded struct {
 const leastEnded = 2
 
 // end records that a call has ended. A released event has lost no attempt, and keeps the record of its earlier calls.
-func (r *recorded) end(v Verdict) {
+func (r *recorded) end(l *lane, j *job, v Verdict) {
 	if r == nil {
 		return
 	}
-	defer r.lane.turns.end(r.alone)
+	defer l.turns.end(r.alone)
 	left := 0
 	if v == VerdictReleased {
-		r.job.Value.batch.addFailures(r.job, -r.ended)
+		j.Value.batch.addFailures(j, -r.ended)
 		left = r.ended
 	}
 	if r.isSet {
-		_ = r.lane.calls.Set(r.lane.ctx, r.job.Value.event.ID, r.lane.dest.Name, left) // the Calls report it
+		_ = l.calls.Set(l.ctx, j.Value.event.ID, l.dest.Name, left) // the Calls report it
 	}
 }
 

@@ -796,7 +796,7 @@ func (l *lane) settle(c *chunk, n int, r *result) {
 		*out = l.classify(jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
-	c.record.end(out.verdict)
+	c.record.end(l, jobs[n-1], out.verdict)
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
 		l.putBack(rest)
 		rest = nil
@@ -838,7 +838,7 @@ func (l *lane) settleBatch(c *chunk, results []*result) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
-	c.record.end(outs[0].verdict)
+	c.record.end(l, c.jobs[0], outs[0].verdict)
 	l.finished(c.begin, elapsed, c.jobs, outs)
 }
 

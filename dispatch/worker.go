@@ -96,7 +96,7 @@ func (w *worker) deliver(jobs []*job) {
 			return
 		}
 		if anyLapsed(jobs) { // while it waited for its turn
-			r.end(VerdictReleased)
+			r.end(w.lane, jobs[0], VerdictReleased)
 			w.releaseAll(jobs)
 			return
 		}
@@ -113,7 +113,7 @@ func (w *worker) deliver(jobs []*job) {
 func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
 	l := w.lane
 	e := j.Value.event
-	r = &recorded{lane: l, job: j}
+	r = &recorded{}
 	if !l.turns.begin(l.ctx, false) {
 		w.turnAway(j)
 		return nil, false

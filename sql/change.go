@@ -200,7 +200,7 @@ func (c *change) relaysAtWork(ctx context.Context) error {
 	if !at {
 		return nil
 	}
-	return fmt.Errorf("%w (%s): stop them", ErrRelays, c.sessions(ctx, guardUsers(c.schema)+` AND granted`))
+	return fmt.Errorf("%w (%s): stop them", ErrRelays, (&modeChange{change: *c}).programs(ctx))
 }
 
 // inUse names the sessions whose locks on the tables the change would wait for.
