@@ -58,6 +58,16 @@ func commandIn(t *testing.T, env vars, args ...string) result {
 	return r
 }
 
+// ended returns why a command has ended: the error of its last line, which is JSON where its log is, or all of its text.
+func (r *result) ended() string {
+	text := strings.TrimSuffix(r.stderr, "\n")
+	var last struct{ Err string }
+	if json.Unmarshal([]byte(text[strings.LastIndexByte(text, '\n')+1:]), &last) == nil && last.Err != "" {
+		return last.Err
+	}
+	return text
+}
+
 // database makes a database with the tables and returns its URL.
 func database(t *testing.T) string {
 	t.Helper()

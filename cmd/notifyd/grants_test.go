@@ -227,7 +227,7 @@ func TestDocumentedRoles(t *testing.T) {
 		t.Errorf("status: %+v", got)
 	}
 	for _, args := range []string{"run", "dlq list", "events list"} {
-		if got := invoke(t, append(strings.Fields(args), "-c", forgetful)...); got.code != 1 || !strings.Contains(got.stderr, elsewhere) {
+		if got := invoke(t, append(strings.Fields(args), "-c", forgetful)...); got.code != 1 || !strings.Contains(got.ended(), elsewhere) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}

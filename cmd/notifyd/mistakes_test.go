@@ -151,10 +151,10 @@ func TestBadURL(t *testing.T) {
 		{"listen_url", "postgres://u:marker@h:54x/db", "invalid port"},
 	} {
 		path := file(t, fmt.Sprintf("%sdatabase: {%s: \"%s\"}\n", good, c.key, c.url))
-		want := result{78, "", path + ": database." + c.key + ": " + notURL(c.reason) + "\n"}
+		want := path + ": database." + c.key + ": " + notURL(c.reason)
 		for _, args := range [][]string{{"run"}, {"check-config"}} {
-			if got := invoke(t, append(args, "-c", path)...); got != want {
-				t.Errorf("%s: %s:\ngot  %+v\nwant %+v", args, c.url, got, want)
+			if got := invoke(t, append(args, "-c", path)...); got.code != command.ExitConfig || got.stdout != "" || got.ended() != want {
+				t.Errorf("%s: %s:\ngot  %+v\nwant %s", args, c.url, got, want)
 			}
 		}
 	}
@@ -204,20 +204,19 @@ func TestSchemaMistakes(t *testing.T) {
 		if got.code != 1 {
 			t.Errorf("%s: %+v", args, got)
 		}
-		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
-		return lines[len(lines)-1]
+		return strings.TrimPrefix(got.ended(), "notifyd: ")
 	}
 	latest := fmt.Sprint(len(regexp.MustCompile(`(?m)^\d`).FindAllString(invoke(t, "migrate", "status", "-c", path).stdout, -1)))
-	if got, want := said("run"), "notifyd: schema \"public\" has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: schema is not migrated"; got != want {
+	if got, want := said("run"), "schema \"public\" has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: schema is not migrated"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	invoke(t, "migrate", "-c", path)
 	execute(t, url, "INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')")
 	newer := "schema \"public\" is at version 999, this notifyd knows " + latest + ": upgrade notifyd: schema is newer than this notifyd"
 	for _, c := range []struct{ args, want string }{
-		{"run", "notifyd: " + newer},
-		{"migrate status", "notifyd: " + newer},
-		{"migrate", "notifyd: migrate schema \"public\": " + newer},
+		{"run", newer},
+		{"migrate status", newer},
+		{"migrate", "migrate schema \"public\": " + newer},
 	} {
 		if got := said(strings.Fields(c.args)...); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.args, got, c.want)

@@ -116,6 +116,7 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd config init":                {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":              {says: `"\$schema"`},
 		"notifyd demo --keep":                {run: func(step) {}}, // TestDemoKeep ends it, too
+		"notifyd dlq bury":                   {code: command.ExitUsage, says: `which deliveries`},
 		"notifyd dlq":                        {code: command.ExitUsage, says: `needs a command`},
 		"notifyd events":                     {code: command.ExitUsage, says: `needs a command`},
 		"notifyd migrate --notify always":    {after: func(string) { s.notifiesBy("outbox_notify_always") }},

@@ -229,10 +229,10 @@ func TestTracingMistakes(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for _, want := range []string{
-		"notifyd: OTEL_EXPORTER_OTLP_ENDPOINT: is not a URL like http://collector:4318\n",
+		"OTEL_EXPORTER_OTLP_ENDPOINT: is not a URL like http://collector:4318\n",
 		"OTEL_EXPORTER_OTLP_HEADERS: is not a list", `OTEL_TRACES_SAMPLER: "often" is not known: use always_on`,
 	} {
-		if !strings.Contains(got.stderr, want) {
+		if !strings.Contains(got.ended(), want) {
 			t.Errorf("%q is not said in\n%s", want, got.stderr)
 		}
 	}
