@@ -280,4 +280,9 @@ func FuzzDuration(f *testing.F) {
 }
 
 // ForgetPlaces makes configurations comparable whose destinations are on different lines.
-func ForgetPlaces(c *Config) { c.places = nil }
+func ForgetPlaces(c *Config) {
+	c.places = nil
+	for i := range c.Routes {
+		c.Routes[i].place = ""
+	}
+}

@@ -40,6 +40,7 @@ func TestOverview(t *testing.T) {
 	s.dead("order.placed", "mail", "550 no such user")
 	s.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'), ('b', '2')`)
 	s.exec(`INSERT INTO outbox_deliveries (event_id, event_type, state) VALUES (4711, 'nobody.wants', 'unrouted')`)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, event_type, destination, state, available_at) VALUES (4712, 'a', 'hook', 'retry', now())`) // down with nothing to deliver is no problem
 	s.awaitReading()
 	page := s.get(Path)
 	for _, want := range []string{
