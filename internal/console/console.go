@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -382,6 +383,21 @@ func forbidden(text string) error  { return failure{http.StatusForbidden, text} 
 type errorBody struct {
 	Text  string
 	Typed []typedField
+	// Back is the page of the console that led here, with its filter; empty if that is unknown, or the login.
+	Back string
+}
+
+// backOf returns the page of the console that led to a request.
+func backOf(r *http.Request) string {
+	from, err := url.Parse(r.Referer())
+	if err != nil || from.Path == "" || from.Path == Path+"login" {
+		return ""
+	}
+	back := localPath((&url.URL{Path: from.Path, RawQuery: from.RawQuery}).String())
+	if back == Path && from.Path != Path {
+		return "" // a page of somebody else
+	}
+	return back
 }
 
 type typedField struct {
@@ -409,7 +425,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err err
 		f = explain(err)
 		c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 	}
-	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r)})); err != nil {
+	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r), backOf(r)})); err != nil {
 		http.Error(w, f.text, f.code)
 	}
 }

@@ -419,6 +419,16 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %d", q, a.code)
 		}
 	}
+	// An error leads back to the page with its filter, and to no page of somebody else.
+	for referer, want := range map[string]string{
+		s.server.URL + Path + "events?state=dead&type=a": `<a href="/console/events?state=dead&amp;type=a">Back</a>`, "https://evil.example/console/../x": "", s.server.URL + Path + "login": "", "": "",
+	} {
+		r := s.request(http.MethodGet, Path+"events?id=x", nil)
+		r.Header.Set("Referer", referer)
+		if a := s.do(r); want == "" && strings.Contains(a.body, ">Back<") || !strings.Contains(a.body, want) {
+			t.Errorf("from %q: %s", referer, a.body)
+		}
+	}
 	for _, q := range []string{"events/99999", "nowhere"} {
 		if a := s.do(s.request(http.MethodGet, Path+q, nil)); a.code != http.StatusNotFound || !strings.Contains(a.body, "<h1>Not Found") {
 			t.Errorf("%s: %d", q, a.code)
