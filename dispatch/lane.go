@@ -258,14 +258,17 @@ func (l *lane) Deliver(p *Batch, unblock []Key) {
 func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	a := l.agg
 	p.order = a
 	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
 		l.compactLocked()
 	}
+
 	l.health.Press(l.aheadLocked())
 	isSlow := l.throughput.slow()
 	now := time.Now()
+
 	var back []unstarted
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
@@ -277,6 +280,7 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 			e.Slow = isSlow
 			turn = a.Join(j, e)
 		}
+
 		switch turn {
 		case order.Begins:
 			l.queue = append(l.queue, j)
@@ -289,20 +293,24 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 		default: // it waits behind others
 		}
 	}
+
 	if a != nil && !a.Stopped() {
 		for _, key := range unblock {
 			a.Unblock(key)
 		}
 	}
+
 	if len(back) > 0 {
 		l.health.Held(now, len(back))
 	}
 	held = len(back)
+
 	if begun := l.aheadLocked() - (len(l.queue) - l.head); l.health.Impaired() {
 		if n, ok := l.health.Chooses(begun); ok {
 			back = append(back, l.chooseLocked(n)...)
 		}
 	}
+
 	l.startWorkersLocked()
 	l.answerUnstarted(back)
 	return held
@@ -684,6 +692,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	} else if l.throughput.pace < chunkTime/2 {
 		n = min(maxChunk, int(chunkTime/max(l.throughput.pace, time.Microsecond)), 1+(waiting+l.waitingLocked())/l.running)
 	}
+
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
 		j := l.queue[l.head]
@@ -693,6 +702,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 			l.answerUnstarted(l.postponeLocked(nil, j, delay, why))
 			continue
 		}
+
 		if l.aloneLocked(j) {
 			if len(buf) > 0 {
 				break
@@ -703,9 +713,11 @@ func (l *lane) takeLocked(buf []*job) []*job {
 				l.slow[j] = struct{}{}
 			}
 		}
+
 		l.queue[l.head] = nil
 		l.head++
 		buf = append(buf, j)
+
 		q := j.Value.batch.order
 		if q == nil {
 			continue
@@ -714,6 +726,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		if l.target.batch != nil && !l.together {
 			continue
 		}
+
 		// One worker delivers the events of an aggregate one after the other.
 		for len(buf) < n {
 			next := j.Next()

@@ -29,10 +29,12 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 	if err := a.validate(); err != nil {
 		return err
 	}
+
 	return s.write(ctx, fmt.Sprintf("edit event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
 		if err := s.lockDead(ctx, tx, eventID); err != nil {
 			return err
 		}
+
 		var text *string
 		var raw []byte
 		var isText bool
@@ -43,6 +45,7 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		if err != nil {
 			return err
 		}
+
 		unreadable := ""
 		err = s.readColumns(ctx, tx, eventID, []string{"payload::text", "payload_bytes"}, []any{&text, &raw})
 		switch {
@@ -51,12 +54,14 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		case err != nil:
 			return err
 		}
+
 		if isText && !json.Valid(payload) {
 			return fmt.Errorf("%w: the payload is not JSON, and that of the event is", ErrInvalid)
 		}
 		if a.DryRun {
 			return nil
 		}
+
 		if err := s.replace(ctx, tx, eventID, payload, isText); err != nil {
 			return err
 		}
@@ -67,6 +72,7 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		if err != nil {
 			return err
 		}
+
 		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, details, old_payload, old_payload_bytes)
 			VALUES (coalesce(nullif($1::text, ''), session_user), 'edit', $2, $3::text::jsonb, $4::text::json, $5)`), a.Actor, eventID, string(details), text, raw)
 		return err

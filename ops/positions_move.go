@@ -220,6 +220,7 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 	if destination == "" {
 		return f, fmt.Errorf("%w: a position has a destination; that of the search for events without a route is needed", ErrInvalid)
 	}
+
 	err = s.ofStream(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
 		if f.Head, err = s.forgettable(ctx, tx, destination); err != nil {
 			return err
@@ -229,6 +230,7 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 	if err != nil || a.DryRun {
 		return f, err
 	}
+
 	f.Deliveries = 0
 	for more := true; more; {
 		err = s.ofStream(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
@@ -240,16 +242,19 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 			if err != nil {
 				return err
 			}
+
 			f.Deliveries += tag.RowsAffected()
 			if more = tag.RowsAffected() == forgetBatch; more {
 				return nil
 			}
+
 			if _, err := routes.Fence(ctx, tx); err != nil {
 				return err
 			}
 			if err := s.noneLeft(ctx, tx, `outbox_deliveries WHERE destination = $1`, destination); err != nil {
 				return err
 			}
+
 			const running = ` WHERE destination = $1 AND state = 'running'`
 			for _, c := range []change{
 				{`UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp()` + running, `outbox_replays` + running},
@@ -260,6 +265,7 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 					return err
 				}
 			}
+
 			return s.recordMove(ctx, tx, a, positionDeed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
 		})
 		if err != nil {

@@ -90,6 +90,7 @@ func faults() []fault {
 		{name: "SMTP connection lost after DATA", relays: 1, place: mailServer, inject: dropMails},
 		{name: "long foreign write transaction", inject: foreignWrite, heal: (*cell).commit},
 		{name: "long foreign read snapshot", turns: true, inject: foreignRead, heal: (*cell).commit},
+		{name: "events referenced by an open transaction", inject: referToEvents, heal: (*cell).commit},
 		{name: "TRUNCATE of what is done", inject: truncateDone},
 		{name: "ALTER TABLE ADD COLUMN", turns: true, inject: addColumns},
 		{name: "clock of PostgreSQL jumps forward", turns: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
@@ -544,6 +545,15 @@ func foreignWrite(c *cell) {
 
 func foreignRead(c *cell) {
 	c.begin(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`, `SELECT count(*) FROM outbox_events`)
+}
+
+// referToEvents adds a foreign key to the events. Of the newest events half are referenced for good, and half by a transaction
+// that stays open.
+func referToEvents(c *cell) {
+	const newest = ` SELECT id FROM (SELECT id FROM outbox_events ORDER BY id DESC LIMIT 200) AS e WHERE id % 2 = `
+	c.exec(`CREATE TABLE references_to_events (event_id bigint REFERENCES outbox_events)`)
+	c.exec(`INSERT INTO references_to_events` + newest + `0`)
+	c.begin(`INSERT INTO references_to_events` + newest + `1`)
 }
 
 // truncateDone removes the events that are done and keeps the rest, as an

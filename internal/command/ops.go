@@ -78,16 +78,17 @@ func (f *OpsFlags) reportTo(ctx context.Context, a *App) (func(destination strin
 
 // Agree asks a person for consent to the described action, unless yes is set.
 func (f *OpsFlags) Agree(cmd *cobra.Command, yes bool, what string) error {
-	return Agree(cmd, f.Progress, yes, what)
+	return Agree(cmd, f.Progress, yes, what, "--yes says that this is to be done, --dry-run shows it")
 }
 
-// Agree asks a person for consent to the described action, unless yes is set. It ends the line of progress.
-func Agree(cmd *cobra.Command, progress *Progress, yes bool, what string) error {
+// Agree asks a person for consent to the described action, unless yes is set. It ends the line of progress. Without a
+// terminal it returns an error that ends with the cure.
+func Agree(cmd *cobra.Command, progress *Progress, yes bool, what, cure string) error {
 	switch {
 	case yes:
 		return nil
 	case !cli.IsTerminal(cmd.InOrStdin()):
-		return UsageErrorf("%s: --yes says that this is to be done, --dry-run shows it", what)
+		return UsageErrorf("%s: %s", what, cure)
 	}
 	progress.Say("")
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts

@@ -86,7 +86,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 		return dest, false
 	}
 	dest.Settings = fresh()
-	dest.Backoff = delivery.Backoff{} // a default gives way to what the file has
+	dest.Backoff = delivery.Backoff{} // the file replaces the default as a whole
 	header := struct {
 		Type string `yaml:"type"`
 	}{}

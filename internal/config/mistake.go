@@ -86,8 +86,8 @@ func (m *mistakes) explains(path string) bool {
 	return false
 }
 
-// err returns the mistakes as an [Error], or nil if there are none. An anchor
-// that is used twice yields its mistakes twice; only one of each is kept.
+// err returns the mistakes as an [Error], or nil without mistakes. An anchor
+// that is used twice yields its mistakes twice; err keeps one of each.
 func (m *mistakes) err() error {
 	if len(m.all) == 0 {
 		return nil

@@ -220,6 +220,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 	var ending sync.WaitGroup
 	var added, removed, changed []string
 	paused := time.Now()
+
 	for name, c := range wanted {
 		switch m := s.member(name); {
 		case m.config == nil:
@@ -235,6 +236,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 			ending.Go(m.end)
 		}
 	}
+
 	ending.Wait()
 	for _, name := range slices.Concat(removed, changed) {
 		m := s.member(name)
@@ -245,6 +247,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 	for _, name := range removed {
 		s.forget(name)
 	}
+
 	for _, name := range slices.Concat(added, changed) {
 		m := s.member(name)
 		if ctx.Err() != nil || !s.many && m.failure() != nil { // the daemon ends
@@ -257,6 +260,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 		}
 		m.start(ctx, wanted[name], next[name], since)
 	}
+
 	if ctx.Err() == nil {
 		s.console.follow(ctx, wanted, s.member)
 	}
@@ -266,6 +270,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 		}
 		s.log.InfoContext(ctx, "outboxes", "all", len(wanted), "added", added, "removed", removed, "changed", changed)
 	}
+
 	if len(wanted) == 0 && s.isKnown() {
 		s.delivers()
 	}

@@ -398,12 +398,14 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			return nil
 		}
 	}
+
 	c.e.report(c.answers, err)
 	c.log.DebugContext(ctx, "claim lost before it was settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.DeadLettered))
 	held.unwritten.Store(true)
 	c.e.sched.pauseClaims(+1)
 	defer c.e.sched.pauseClaims(-1)
 	c.awaitRunning(held)
+
 	unexplained := !store.IsDown(err)
 	for {
 		held.collect()
@@ -415,6 +417,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		if again == nil {
 			break
 		}
+
 		c.e.report(c.answers, again)
 		until := c.e.work //nolint:contextcheck // until Drain cancels the deliveries
 		if !store.IsDown(again) {
@@ -426,11 +429,13 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		}
 		sleep(until, c.pauses.After(again))
 	}
+
 	// The deliveries that succeeded are stored. The leases and retries are withheld after a refusal. They are lost with a
 	// connection: their events will be claimed again.
 	if isRolledBack {
 		c.e.withheld.keep(ctx, held, s)
 	}
+
 	if unexplained {
 		// The database would accept the refused settlement now, but may refuse the next one.
 		sleep(ctx, c.pauses.After(err))

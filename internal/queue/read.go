@@ -107,6 +107,7 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 			err = cerr
 		}
 	}()
+
 	if err := f.skip(); err != nil { // BEGIN
 		return claimed, err
 	}
@@ -115,14 +116,17 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 			return claimed, err
 		}
 	}
+
 	if q.Highest {
 		if claimed.Highest, err = f.number(math.MinInt64); err != nil {
 			return claimed, err
 		}
 	}
+
 	d := deliveries.Decoder{Events: wire.Events{Names: &s.names}, EventBytes: s.options.EventBytes, Why: c.Why}
 	claimed.Work = make([]Work, 0, s.expected)
 	defer func() { s.expected = len(claimed.Work) }()
+
 	err = f.each(func(values [][]byte) (err error) {
 		size := wire.Size(values)
 		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
@@ -140,6 +144,7 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 	if err != nil || q.Source != SourceDue {
 		return claimed, err
 	}
+
 	claimed.NextDue = -1
 	us, err := f.number(math.MinInt64)
 	if us != math.MinInt64 {

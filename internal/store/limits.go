@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,28 +17,14 @@ const roleLimits = "limits"
 // Limits takes from the rate limits that all relays share. It connects on first use. It is safe for concurrent use;
 // its creator closes it.
 type Limits struct {
-	connector *Connector
-	// report receives the result of each statement; nil is good.
-	report func(error)
+	onDemand
 
-	mu   sync.Mutex // guards the fields below, and serializes the session
-	conn *session.Conn
-	tidy time.Time // when to delete expired rows
+	tidy time.Time // when to delete expired rows; guarded by onDemand.mu
 }
 
-// NewLimits returns Limits that connect on first use.
+// NewLimits returns Limits that connect on first use. report receives the result of each reservation; nil is good.
 func NewLimits(c *Connector, report func(error)) *Limits {
-	return &Limits{connector: c, report: report}
-}
-
-// Close ends the session, even if ctx has ended.
-func (l *Limits) Close(ctx context.Context) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn != nil {
-		Close(ctx, l.conn.Conn)
-		l.conn = nil
-	}
+	return &Limits{onDemand: onDemand{connector: c, role: roleLimits, report: report}}
 }
 
 const (
@@ -70,37 +55,20 @@ const sqlTidy = `DELETE FROM outbox_limits WHERE (destination, key) IN (SELECT d
 
 // Reserve implements limit.Reserve.
 func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limitTimeout, fmt.Errorf("the database did not answer within %v", limitTimeout))
-	defer cancel()
-	if all, err = l.reserve(ctx, destination, t, asks); err != nil {
-		err = fmt.Errorf("take from the rate limit of %q: %w", destination, err)
-	}
-	l.report(err)
+	what := fmt.Sprintf("take from the rate limit of %q", destination)
+	err = l.do(ctx, limitTimeout, what, func(ctx context.Context, conn *session.Conn) error {
+		all, err = l.take(ctx, conn, destination, t, asks)
+		return err
+	})
 	return all, err
 }
 
-func (l *Limits) reserve(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn == nil || l.conn.IsClosed() {
-		if l.conn, err = l.connector.Open(ctx, roleLimits); err != nil {
-			l.conn = nil
-			return nil, err
-		}
-	}
-	if all, err = l.take(ctx, destination, t, asks); err != nil {
-		Close(ctx, l.conn.Conn) // the server may have become a standby
-		l.conn = nil
-	}
-	return all, err
-}
-
-func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
+func (l *Limits) take(ctx context.Context, conn *session.Conn, destination string, t limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
 	keys, wants := make([]string, len(asks)), make([]int64, len(asks))
 	for i, a := range asks {
 		keys[i], wants[i] = a.Key, int64(a.N)
 	}
-	rows, err := l.conn.Query(ctx, sqlReserve, destination, keys, wants, int64(t.Burst), float64(t.Gap)/float64(time.Microsecond))
+	rows, err := conn.Query(ctx, sqlReserve, destination, keys, wants, int64(t.Burst), float64(t.Gap)/float64(time.Microsecond))
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +83,7 @@ func (l *Limits) take(ctx context.Context, destination string, t limit.Terms, as
 	}
 	if now := time.Now(); err == nil && now.After(l.tidy) {
 		l.tidy = now.Add(tidyEvery)
-		_, err = l.conn.Exec(ctx, sqlTidy, tidyRows)
+		_, err = conn.Exec(ctx, sqlTidy, tidyRows)
 	}
 	return all, err
 }

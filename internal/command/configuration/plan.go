@@ -129,6 +129,7 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 		Configuration: config.Diff(c, c), Restart: []string{}, Uncovered: []string{},
 		Moves: []planMove{}, Unrouted: []planCount{}, Gone: []planCount{}, Begins: []planBegin{}, Returns: []planCount{},
 	}
+
 	var old *config.Config
 	if f.against != "" {
 		if old, err = a.LoadAt(f.against, ""); err != nil {
@@ -142,6 +143,7 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			}
 		}
 	}
+
 	if !f.offline {
 		db := command.DatabaseFlags{Outbox: f.outbox, IsGiven: func() bool { return false }}
 		if c, err = db.Choose(ctx, c, path); err != nil {
@@ -154,6 +156,7 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			}
 			old = old.For(was)
 		}
+
 		found, err := readTables(ctx, c, path, f.scan)
 		if err != nil {
 			return nil, err
@@ -163,10 +166,12 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			p.Begins = append(p.Begins, b)
 			p.Changes = p.Changes || b.Count > 0
 		}
+
 		for _, w := range found.waiting {
 			p.place(w, old, c)
 		}
 	}
+
 	p.Changes = p.Changes || !p.Configuration.Empty()
 	return p, nil
 }

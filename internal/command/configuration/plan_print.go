@@ -18,11 +18,13 @@ func (p planPrinter) plan(plan *Plan) error {
 	if p.JSON {
 		return p.Encode(plan)
 	}
+
 	if !plan.Changes {
 		if _, err := fmt.Fprintln(p.Out, "no changes"); err != nil {
 			return err
 		}
 	} // the sections below are always printed
+
 	for _, section := range []struct {
 		title string
 		lines []string
@@ -37,6 +39,7 @@ func (p planPrinter) plan(plan *Plan) error {
 			return err
 		}
 	}
+
 	moves, unrouted := [][]string{{"TYPE", "STATE", "COUNT", "FROM", "TO"}}, [][]string{{"TYPE", "STATE", "COUNT"}}
 	gone, returns := [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}, [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}
 	for _, m := range plan.Moves {
@@ -51,6 +54,7 @@ func (p planPrinter) plan(plan *Plan) error {
 	for _, r := range plan.Returns {
 		returns = append(returns, []string{r.Destination, r.EventType, r.State, r.count()})
 	}
+
 	for _, t := range []struct {
 		title string
 		rows  [][]string

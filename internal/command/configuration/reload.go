@@ -56,7 +56,9 @@ the file has a mistake; then no relay is asked.`,
 			r := reloading{App: a, timeout: time.Duration(timeout), progress: command.StartProgress(cmd, command.Connecting), printer: command.NewPrinter(cmd, form.Value == "json")}
 			defer r.progress.Stop()
 			if !yes {
-				r.agree = func(what string) error { return agree(cmd, r.progress, what) }
+				r.agree = func(what string) error {
+					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; start_from: now leaves them out")
+				}
 			}
 
 			return r.run(cmd.Context())
@@ -182,20 +184,6 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) (
 	}
 	r.schema, r.mode = db.Schema, state.Mode
 	return store.ReadLive(ctx, r.conn, r.schema, r.mode)
-}
-
-// agree asks a person for consent.
-func agree(cmd *cobra.Command, progress *command.Progress, what string) error {
-	if !cli.IsTerminal(cmd.InOrStdin()) {
-		return command.UsageErrorf("%s: --yes says that it is to get them; start_from: now leaves them out", what)
-	}
-	progress.Say("")
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts
-	if !command.Agreed(cmd.InOrStdin()) {
-		return command.ErrNotAgreed
-	}
-
-	return nil
 }
 
 // askForHistory asks before a new destination of a stream gets kept events. Only a start_from leads to them, because

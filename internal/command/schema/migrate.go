@@ -210,7 +210,7 @@ func (f *upFlags) agree(cmd *cobra.Command, conn *pgx.Conn, progress *command.Pr
 		if !step.Final {
 			continue
 		}
-		if err := command.Agree(cmd, progress, false, step.Does); err != nil {
+		if err := command.Agree(cmd, progress, false, step.Does, "--yes says that this is to be done, --dry-run shows it"); err != nil {
 			return err
 		}
 	}

@@ -42,6 +42,7 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 	if p := k.cfg.Secure.protocol(); p != "" {
 		listeners[listenerSecure], protocols[listenerSecure] = k.secure, p
 	}
+
 	var addrs, advertised, security []string
 	for _, name := range slices.Sorted(maps.Keys(listeners)) {
 		addr := name + "://" + privateserver.Local(listeners[name])
@@ -54,6 +55,7 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 		}
 		security = append(security, name+":"+protocols[name])
 	}
+
 	all := map[string]string{
 		"process.roles":                                    "broker,controller",
 		"node.id":                                          strconv.Itoa(nodeID),
@@ -82,6 +84,7 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 		"broker.session.timeout.ms":    "3000",
 		"broker.heartbeat.interval.ms": "300",
 	}
+
 	k.cfg.Secure.addTo(all)
 	maps.Copy(all, k.cfg.Properties)
 	return all
