@@ -157,3 +157,32 @@ func TestIgnoredEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestIgnoredFewer: a trigger ignores that the position of a former shard is removed. The relay names the cause, delivers nothing
+// by the new shards, and does when the trigger is gone.
+func TestIgnoredFewer(t *testing.T) {
+	t.Parallel()
+	e, h := newEnvIn(t, outboxsql.ModeStream), newRecorder(t)
+	two := e.relay(handleAll(t, h, delivery.Lane{Shards: 2}), notifyd.Config{})
+	e.insert("a", "1")
+	e.untilDone()
+	if err := two.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	ignore, cure := trigger("outbox_positions", "BEFORE DELETE", "true", `RETURN NULL`)
+	e.exec(ignore)
+	one := e.start(handleAll(t, h, delivery.Lane{Shards: 1}), notifyd.Config{})
+	id := e.insert("a", "2")
+	testenv.Await(t, "a refusal", func() bool { return ignoredWrites(t, one) >= 1 })
+	if n := h.times(id); n > 0 {
+		t.Errorf("delivered %d times before the former shard was gone", n)
+	}
+
+	e.exec(cure)
+	e.untilDone()
+	if n := h.times(id); n != 1 {
+		t.Errorf("delivered %d times", n)
+	}
+	testenv.Await(t, "no refusal", func() bool { return one.Stats().Refusals == nil })
+}
