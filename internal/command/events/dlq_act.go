@@ -136,6 +136,7 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 			return err
 		}
 	}
+	counted := r.Matched // somebody else may act on some before the action finds them
 	d.Progress.Say("%s 0 of %s", d.past, command.LetterCount(r.Matched))
 	d.action.Progress = func(r ops.BulkResult) { d.Progress.Say("%s %d of %s", d.past, r.Done, command.LetterCount(r.Matched)) }
 	watch := s.Watch()
@@ -158,6 +159,9 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 			how = fmt.Sprintf("`notifyd events show %d`", chosen.Events[0])
 		}
 		fmt.Fprintf(p.Err, "due now; to see the outcome: --wait, or %s\n", how) //nolint:errcheck // nothing depends on it
+	}
+	if err == nil && r.Matched < counted && len(chosen.Events) > 0 {
+		return fmt.Errorf("others were replayed, discarded or edited by somebody else meanwhile: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
 	}
 	return err
 }

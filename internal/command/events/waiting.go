@@ -124,6 +124,7 @@ func (w *waitingAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Clie
 		}
 	}
 
+	waited := r.Matched // a relay may take some before the action finds them
 	w.action.Progress = func(r ops.BulkResult) { w.Progress.Say("%s %d of %s", w.past, r.Done, waitingCount(r.Matched)) }
 	r, err = w.do(s, ctx, w.filter, w.action)
 	if errors.Is(err, context.Canceled) {
@@ -135,7 +136,7 @@ func (w *waitingAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Clie
 	if w.past == "retried" && r.Done > 0 && !p.JSON {
 		fmt.Fprintln(p.Err, "due now; to see the outcome: `notifyd events list --state waiting`") //nolint:errcheck // nothing depends on it
 	}
-	if r.Done < r.Matched && len(w.filter.Events) > 0 {
+	if r.Done < max(waited, r.Matched) && len(w.filter.Events) > 0 {
 		return fmt.Errorf("a relay is delivering the others at this moment, or has ended them: see `notifyd events show EVENT`: %w", ops.ErrNotWaiting)
 	}
 	return nil
