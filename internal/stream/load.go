@@ -267,7 +267,7 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 // parkedPage are the next $4 waiting rows after a place in the order of names, and the parked ones of a shard among them.
 // CASE hides the condition from the partial indexes: by one of them a plan may read all parked rows for each row.
 const parkedPage = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state, shard FROM outbox_deliveries
-	WHERE destination = $1 AND (ordering_key, event_id) > ($2, $3) AND ` + liveRows + ` ORDER BY ordering_key, event_id LIMIT $4),
+	WHERE destination = $1 AND ordering_key IS NOT NULL AND (ordering_key, event_id) > ($2, $3) AND ` + liveRows + ` ORDER BY ordering_key, event_id LIMIT $4),
 parked AS MATERIALIZED (SELECT d.event_id FROM page AS p JOIN outbox_deliveries AS d ON d.destination = $1 AND d.event_id = p.event_id
 	WHERE p.state = 'parked' AND p.shard = $5 AND CASE WHEN d.state = 'parked' AND d.shard = $5 THEN true END AND ($6::bigint[] IS NULL OR d.event_id = ANY($6))`
 

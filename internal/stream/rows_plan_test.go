@@ -54,6 +54,8 @@ func TestRowStatementsAreBounded(t *testing.T) {
 				sqlHeads(deadKind(3)):  {destination, "", 100},
 				sqlUnname:              {destination, 100, int64(math.MinInt64), []int64(nil)},
 				totalPage:              {destination, 100, int64(math.MinInt64), []int64(nil)},
+				sqlUnpark:              {destination, "", int64(math.MinInt64), 100, o.shard, []int64(nil)},
+				sqlParked:              {destination, "", int64(math.MinInt64), 100, o.shard, []int64(nil)},
 				sqlIgnored:             {destination, []int64{-1, -2}, []int64{-3, -4}, []int64{-5, -6}},
 				deliveries.SQLRemove:   {[]int64{-1, -2}, []string{destination, destination}},
 			}
