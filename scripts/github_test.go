@@ -108,11 +108,12 @@ func TestWorkflowsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(module))[1]
+	builder := images(t)[0]
 	called := make(map[string]bool)
 	for path, w := range workflows(t) {
 		for name, job := range w.Jobs {
-			if image := job.Container.Image; image != "" && image != "golang:"+version+"-bookworm" {
-				t.Errorf("%s, %s runs in %s, go.mod wants %s", path, name, image, version)
+			if image := job.Container.Image; image != "" && (image != builder || !strings.HasPrefix(image, "golang:"+version+".")) {
+				t.Errorf("%s, %s runs in %s, go.mod wants %s, deploy/Dockerfile has %s", path, name, image, version, builder)
 			}
 			for _, step := range job.Steps {
 				if strings.HasPrefix(step.Uses, "actions/setup-go@") && step.With["go-version"] != version {
@@ -134,6 +135,32 @@ func TestWorkflowsRun(t *testing.T) {
 			t.Errorf("no workflow calls %s; found: %v", must, called)
 		}
 	}
+}
+
+// TestImagesHaveDigests: the image is made of images that nobody can replace.
+func TestImagesHaveDigests(t *testing.T) {
+	t.Parallel()
+	for _, image := range images(t) {
+		if !regexp.MustCompile(`^[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}$`).MatchString(image) {
+			t.Errorf("deploy/Dockerfile begins with %q, which has no tag or no digest", image)
+		}
+	}
+}
+
+// images are those that deploy/Dockerfile begins with, the one with Go first.
+func images(t *testing.T) (found []string) {
+	t.Helper()
+	file, err := os.ReadFile("../deploy/Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^FROM (?:--\S+ )?(\S+)`).FindAllStringSubmatch(string(file), -1) {
+		found = append(found, m[1])
+	}
+	if len(found) != 2 {
+		t.Fatalf("deploy/Dockerfile begins with %q", found)
+	}
+	return found
 }
 
 // makes checks that make has a target.

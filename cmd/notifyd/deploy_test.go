@@ -58,7 +58,7 @@ func TestDeployImage(t *testing.T) {
 	t.Parallel()
 	docker, module := testenv.ReadFile(t, deployDir+"/Dockerfile"), testenv.ReadFile(t, "../../go.mod")
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)
-	if !strings.Contains(docker, "\nARG GO_VERSION="+version[1]+"\n") {
+	if !strings.Contains(docker, " golang:"+version[1]+".") {
 		t.Errorf("the image is not built with Go %s", version[1])
 	}
 	for _, want := range []string{
