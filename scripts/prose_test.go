@@ -158,7 +158,6 @@ func proseHits(t *testing.T) (hits map[string][]string, all map[string]int) {
 //	go test ./scripts -run TestProse -update-prose
 func TestProse(t *testing.T) {
 	t.Parallel()
-	const file = "prose.txt"
 	hits, all := proseHits(t)
 	for kind, n := range all {
 		found := 0
@@ -169,47 +168,5 @@ func TestProse(t *testing.T) {
 		}
 		t.Logf("%s: %d of %d, %.1f %%", kind, found, n, 100*float64(found)/float64(n))
 	}
-	keys := make([]string, 0, len(hits))
-	for key := range hits {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	if *updateProse {
-		var out bytes.Buffer
-		out.WriteString("# What TestProse counts. A count may fall, and never rise.\n")
-		for _, key := range keys {
-			fmt.Fprintf(&out, "%d %s\n", len(hits[key]), key)
-		}
-		if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed := make(map[string]int)
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		n, key := 0, ""
-		if count, rest, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			key = rest
-			if _, err := fmt.Sscan(count, &n); err != nil {
-				t.Fatalf("%s: %q: %v", file, line, err)
-			}
-		}
-		allowed[key] = n
-	}
-	for _, key := range keys {
-		if n := len(hits[key]); n > allowed[key] {
-			t.Errorf("%s: %d passages read as translated, %d are allowed: write the new ones in plain words\n\t%s", key, n, allowed[key], strings.Join(hits[key], "\n\t"))
-		}
-	}
-	for key, n := range allowed {
-		if len(hits[key]) < n {
-			t.Errorf("%s: %d are left of %d: run this test with -update-prose", key, len(hits[key]), n)
-		}
-	}
+	ratchet(t, "prose.txt", hits, *updateProse, "-update-prose", "passages read as translated", "write the new ones in plain words")
 }
