@@ -339,14 +339,11 @@ func newPlan(seed uint64) *plan {
 }
 
 // refer has transactions insert foreign keys to events. Relays delete the others, unless a step needs events that are done.
-// Several relays of a queue do not: the refusal of a deletion unlocks the event before it is marked, and another relay may
-// deliver it again.
 func (p *plan) refer(r *rand.Rand) {
 	p.references = r.IntN(3) == 0
 	needsPast := slices.ContainsFunc(p.steps, func(s step) bool { return s.action == replay || s.action == seek || s.action == convert }) ||
 		slices.ContainsFunc(p.destinations, func(d destination) bool { return d.beginning })
-	competes := p.mode == outboxsql.ModeQueue && p.relays > 1
-	p.deletes = p.references && !needsPast && !competes
+	p.deletes = p.references && !needsPast
 }
 
 // setClocks sets the clock of the server back and forward at some times. Each such plan needs its own server, so few do it.

@@ -472,13 +472,14 @@ func (w *world) write(tx transaction) error {
 	return w.commit(o)
 }
 
-// refer inserts foreign keys to some events: to one that the transaction writes, and to an earlier one, which the
-// transaction locks until it ends.
+// refer inserts foreign keys to some events: to one that the transaction writes, and to an earlier one, unless a relay deletes
+// it meanwhile. The transaction locks both until it ends.
 func (w *world) refer(tx pgx.Tx, e event, id int64) error {
 	if !w.plan.references || e.n%3 > 0 {
 		return nil
 	}
-	_, err := tx.Exec(w.ctx, `INSERT INTO orders SELECT $1::bigint UNION SELECT min(id) FROM outbox_events WHERE id > $1::bigint - 10`, id)
+	_, err := tx.Exec(w.ctx, `WITH earlier AS (SELECT id FROM outbox_events WHERE id > $1::bigint - 10 AND id < $1 ORDER BY id LIMIT 1 FOR KEY SHARE)
+		INSERT INTO orders SELECT $1::bigint UNION ALL SELECT id FROM earlier`, id)
 	return err
 }
 

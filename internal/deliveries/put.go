@@ -66,11 +66,19 @@ const (
 	SQLPutNew = ofShard + `DO NOTHING`
 )
 
+// writtenX and writtenR are true for rows that the present transaction has written, also between savepoints, which have ids
+// of their own. A visible row whose writer has not ended is one of them. Ids of before the transaction are not asked for: the
+// epoch of such an id is unknown.
+const (
+	writtenX = `CASE WHEN age(x.xmin) <= 0 THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(x.xmin))::text::xid8) = 'in progress' END`
+	writtenR = `CASE WHEN age(r.xmin) <= 0 THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(r.xmin))::text::xid8) = 'in progress' END`
+)
+
 // SQLReport writes the reports of dead letters, after the statement that has written the dead letters and in its
 // transaction: $1 events, $2 destinations, $3 the destinations that receive the reports. A row that is not dead, because
-// another relay had its lease, is not reported, nor one that another transaction has made a dead letter. A report is a row like any other; reports of one event to one
-// destination share a row, and the trigger outbox_deliveries_dead_letters stores the rest when the first one is
-// delivered. A null in the list is the event itself, from when the destination had a route.
+// another relay had its lease, is not reported, nor one that another transaction has made a dead letter. A report is a row
+// like any other; reports of one event to one destination share a row, and the trigger outbox_deliveries_dead_letters stores
+// the rest when the first one is delivered. A null in the list is the event itself, from when the destination had a route.
 //
 // The subquery reads by primary key: without statistics, the planner would read an index of all dead letters.
 const SQLReport = `INSERT INTO outbox_deliveries AS d (event_id, destination, event_type, state, available_at, dead_letters)
@@ -78,7 +86,7 @@ SELECT p.event_id, p.receiver, min(o.event_type), 'retry', clock_timestamp(), js
 FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(event_id, destination, receiver)
 CROSS JOIN LATERAL (SELECT x.event_type, jsonb_build_object('destination', x.destination, 'replay', x.replays, 'attempts', x.attempts,
 		'since', to_char(x.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'at', to_char(x.updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'class', x.error_class, 'error', x.last_error) AS letter
-	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND x.xmin = pg_current_xact_id()::xid OFFSET 0) AS o
+	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND ` + writtenX + ` OFFSET 0) AS o
 GROUP BY p.event_id, p.receiver ORDER BY p.event_id, p.receiver
 ON CONFLICT (event_id, destination) DO UPDATE SET dead_letters = coalesce(d.dead_letters, '[null]') || excluded.dead_letters`
 
@@ -111,8 +119,8 @@ func Reports(entries []Entry) int {
 // sqlUnreported counts the dead letters that the transaction has written without their report.
 const sqlUnreported = `SELECT count(*) FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(event_id, destination, receiver)
 WHERE EXISTS (SELECT FROM outbox_deliveries AS x
-	WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND x.xmin = pg_current_xact_id()::xid)
-AND NOT EXISTS (SELECT FROM outbox_deliveries AS r WHERE r.event_id = p.event_id AND r.destination = p.receiver AND r.xmin = pg_current_xact_id()::xid)`
+	WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND ` + writtenX + `)
+AND NOT EXISTS (SELECT FROM outbox_deliveries AS r WHERE r.event_id = p.event_id AND r.destination = p.receiver AND ` + writtenR + `)`
 
 // CheckReports returns a [session.IgnoredError] if a trigger or a rule has ignored a report that the transaction has
 // written.

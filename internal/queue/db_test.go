@@ -85,6 +85,9 @@ func (d *db) sweep(s *Session, limit int) []int64 {
 
 func (d *db) settle(s *Session, settlement *Settlement) {
 	d.Helper()
+	if s.conn != nil && s.conn.PgConn().TxStatus() == 'I' { // the test has claimed nothing
+		testdb.Exec(d, s.conn, "BEGIN")
+	}
 	if refused, err := s.Settle(d.Context(), settlement); err != nil || len(refused) > 0 {
 		d.Fatalf("settle: %v, refused %v", err, refused)
 	}

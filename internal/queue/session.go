@@ -67,6 +67,9 @@ const (
 	stmtBegin        = "begin"
 	stmtCommit       = "commit"
 	stmtRollback     = "rollback"
+	stmtSavepoint    = "savepoint"
+	stmtRelease      = "release"
+	stmtBack         = "back"
 	stmtImmediate    = "immediate"
 	stmtSnapshot     = "snapshot"
 	stmtOpenWriters  = "open_writers"
@@ -136,6 +139,7 @@ func named(name string, limit int) string {
 func (s *Session) statements() map[string]string {
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
+		stmtSavepoint: "SAVEPOINT settlement", stmtRelease: "RELEASE SAVEPOINT settlement", stmtBack: "ROLLBACK TO SAVEPOINT settlement",
 		stmtSnapshot: sqlSnapshot, stmtOpenWriters: sqlOpenWriters, stmtHighest: sqlHighest, stmtNextDue: sqlNextDue,
 		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget, stmtFinished: sqlFinished,
 		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,

@@ -66,7 +66,7 @@ WHERE e.state = 'fresh'`
 	lockRows = ` FOR UPDATE OF d SKIP LOCKED`
 )
 
-// errTaken means that another claimer has locked the row, since the refusal of a settlement has unlocked it.
+// errTaken means that another claimer has locked the row, since a COMMIT has unlocked it.
 var errTaken = errors.New("another claim has the row")
 
 // Settle implements [Claimer]: all statements and the COMMIT leave in one flight, unless rows of outbox_deliveries are
@@ -86,59 +86,85 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) (refused [
 	return refused, nil
 }
 
-// settleInHalves writes a settlement that was refused, without the rows that are refused alone. The refusal has ended the
-// transaction of the claim.
+// settleInHalves writes a settlement that was refused, without the rows that are refused alone.
 func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([]Refused, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), halvesWithin)
 	defer cancel()
-	if _, err := s.conn.Exec(ctx, "ROLLBACK"); err != nil {
+	held, taken, err := s.holdAgain(ctx, settlement.rows())
+	if err != nil {
 		return nil, err
 	}
-	var taken []Refused
-	refused, err := session.InHalves(settlement.rows(), func(some []deliveries.Ref) error {
-		others, err := s.settlePart(ctx, settlement, some)
+
+	refused, err := session.InHalves(held, func(some []deliveries.Ref) error {
+		err := s.settlePart(ctx, settlement.of(some))
 		if s.options.Delete && len(some) == 1 && session.IsConstraint(err) {
 			// Something references the event: it stays, and is marked.
 			s.options.Delete = false
-			others, err = s.settlePart(ctx, settlement, some)
+			err = s.settlePart(ctx, settlement.of(some))
 			s.options.Delete = true
-		}
-		for _, r := range others {
-			taken = append(taken, Refused{Item: r, Err: errTaken})
 		}
 		return err
 	})
+	if err == nil {
+		err = s.send(ctx, func(send sendFunc) { send(stmtCommit, anyRows) })
+	}
+
 	for _, r := range refused {
 		if _, ignored := errors.AsType[*session.IgnoredError](r.Err); ignored {
 			s.Close(ctx) // the next session prepares its statements again: see session.ForgetIgnored
 			break
 		}
 	}
-	return append(refused, taken...), err
+	for _, r := range taken {
+		refused = append(refused, Refused{Item: r, Err: errTaken})
+	}
+	return refused, err
 }
 
-// settlePart writes the settlement of some rows in one transaction, and returns the rows that another claimer has locked.
-func (s *Session) settlePart(ctx context.Context, settlement *Settlement, rows []deliveries.Ref) (taken []deliveries.Ref, err error) {
-	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		held, others, err := lockAgain(ctx, tx, rows, s.lock())
-		taken = others
-		if err != nil || len(held) == 0 {
-			return err
-		}
-		return s.send(ctx, func(send sendFunc) { s.queueSettlement(send, settlement.of(held), stmtRemove) })
+// holdAgain goes back to where the settlement began, with the locks of the claim. If the transaction has ended, because
+// the COMMIT came before an ignored write was seen, the rows are locked again; another claimer may have taken some
+// meanwhile.
+func (s *Session) holdAgain(ctx context.Context, rows []deliveries.Ref) (held, taken []deliveries.Ref, err error) {
+	const ended = 'I' // the status of a session without a transaction
+	if s.conn.PgConn().TxStatus() != ended {
+		return rows, nil, s.send(ctx, func(send sendFunc) { send(stmtBack, anyRows) })
+	}
+
+	if err = s.send(ctx, func(send sendFunc) { send(stmtBegin, anyRows) }); err != nil {
+		return nil, nil, err
+	}
+	if held, taken, err = lockAgain(ctx, s.conn, rows, s.lock()); err != nil {
+		return nil, nil, err
+	}
+	return held, taken, s.send(ctx, func(send sendFunc) { send(stmtSavepoint, anyRows) })
+}
+
+// settlePart writes a part of a settlement between two savepoints. After an error the transaction is as it was before.
+func (s *Session) settlePart(ctx context.Context, part *Settlement) error {
+	err := s.send(ctx, func(send sendFunc) {
+		s.queueSettlement(send, part, stmtRemove)
+		send(stmtImmediate, anyRows)
 	})
 	if err != nil {
-		return nil, err
+		return errors.Join(err, s.send(ctx, func(send sendFunc) { send(stmtBack, anyRows) }))
 	}
-	return taken, nil
+	return s.send(ctx, func(send sendFunc) {
+		send(stmtRelease, anyRows)
+		send(stmtSavepoint, anyRows)
+	})
 }
 
 // halvesWithin bounds the time to write a settlement without its refused rows.
 const halvesWithin = 4 * store.RoundTripTimeout
 
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // lockAgain locks rows of a claim again. It returns the locked ones, and those that another claimer has locked. The
 // others were settled.
-func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, lock string) (held, taken []deliveries.Ref, err error) {
+func lockAgain(ctx context.Context, tx querier, rows []deliveries.Ref, lock string) (held, taken []deliveries.Ref, err error) {
 	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lock+` OF e SKIP LOCKED`)
 	if err != nil || len(held) == len(rows) {
 		return held, nil, err
@@ -149,7 +175,7 @@ func lockAgain(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, lock strin
 }
 
 // again returns the rows that the statements find.
-func again(ctx context.Context, tx pgx.Tx, rows []deliveries.Ref, statements ...string) (all []deliveries.Ref, err error) {
+func again(ctx context.Context, tx querier, rows []deliveries.Ref, statements ...string) (all []deliveries.Ref, err error) {
 	args := deliveries.RefArgs(rows)
 	for _, sql := range statements {
 		some, err := tx.Query(ctx, sql, args...)
@@ -213,19 +239,27 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 }
 
 // settle writes the settlement and commits. A row of outbox_deliveries that is not written must not be committed as if it
-// were, so the commit of such a settlement waits for the results.
+// were, so the commit of such a settlement waits for the results. Before the savepoint are the locks of the claim: a
+// refused statement does not unlock the rows. Deferred constraints are checked before the COMMIT, which would unlock them.
 func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
 	together := len(settlement.Put) == 0
 	err := s.send(ctx, func(send sendFunc) {
+		if !settlement.Empty() {
+			send(stmtSavepoint, anyRows)
+		}
 		s.queueSettlement(send, settlement, stmtRemove)
 		if together {
+			send(stmtImmediate, anyRows)
 			send(stmtCommit, anyRows)
 		}
 	})
 	if err != nil || together {
 		return err
 	}
-	return s.send(ctx, func(send sendFunc) { send(stmtCommit, anyRows) })
+	return s.send(ctx, func(send sendFunc) {
+		send(stmtImmediate, anyRows)
+		send(stmtCommit, anyRows)
+	})
 }
 
 // sendFunc sends a statement that changes a number of rows, or anyRows.

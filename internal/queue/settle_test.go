@@ -78,6 +78,65 @@ func TestSettle(t *testing.T) {
 	d.expect("split up", `SELECT state FROM outbox_events WHERE id = 4`, "deferred")
 }
 
+// TestRefusalUnlocksNothing: a row of a settlement is refused. No other relay can claim the rest of the claim, whose events
+// are delivered, before it is recorded.
+func TestRefusalUnlocksNothing(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]bool{"by a trigger": false, "by a foreign key": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDB(t)
+			d.Insert("a", 4)
+			refuse := "IF OLD.id = 2 THEN RAISE 'not this one'; END IF;"
+			if remove {
+				d.Exec(`CREATE TABLE invoices (event bigint REFERENCES outbox_events)`)
+				d.Exec(`INSERT INTO invoices VALUES (2)`)
+				refuse = ""
+			}
+			// Each write of event 1 waits for a lock of its own, of which the test has the third: the second is for all rows again.
+			d.Exec(`CREATE SEQUENCE writes`)
+			d.Exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				IF OLD.id = 1 THEN PERFORM pg_advisory_xact_lock(nextval('writes')); END IF;
+				` + refuse + `
+				RETURN coalesce(NEW, OLD);
+			END $$`)
+			d.Exec(`CREATE TRIGGER wait BEFORE UPDATE OR DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION wait()`)
+			d.Exec(`SELECT pg_advisory_lock(3)`)
+
+			o := options()
+			o.Delete = remove
+			s, other := d.session(o), d.session(o)
+			claimed := d.sweep(s, 10)
+			var refused []Refused
+			settled := make(chan error, 1)
+			go func() {
+				var err error
+				refused, err = s.Settle(t.Context(), &Settlement{Done: claimed})
+				settled <- err
+			}()
+			for !testdb.One[bool](d, d.Conn, `SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) {
+				<-time.After(5 * time.Millisecond)
+			}
+			if got := d.sweep(other, 10); len(got) > 0 {
+				t.Errorf("another relay has claimed %v", got)
+			}
+
+			d.Exec(`SELECT pg_advisory_unlock(3)`)
+			if err := <-settled; err != nil {
+				t.Fatal(err)
+			}
+			if remove {
+				d.expect("the referenced event stays", events, "2 done t")
+			} else if len(refused) != 1 || refused[0].Item.EventID != 2 {
+				t.Errorf("refused %v", refused)
+			} else {
+				d.expect("the others are recorded", events, "1 done t", "2 fresh f", "3 done t", "4 done t")
+			}
+		})
+	}
+}
+
 func TestSettleDeletes(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
