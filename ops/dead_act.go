@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -316,8 +317,9 @@ func (s *Client) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 		return err
 	}
 	if s.cfg.DeleteEvents {
-		if _, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[]) AND e.state IN ('deferred', 'done')
-			AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)`), ids); err != nil {
+		err := s.deleteEvents(ctx, tx, `DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[]) AND e.state IN ('deferred', 'done')
+			AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)`, ids)
+		if err != nil {
 			return err
 		}
 	}
@@ -325,6 +327,30 @@ func (s *Client) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 		WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids)
 	return err
+}
+
+// deleteEvents deletes those of the events that no foreign key references. The others stay.
+func (s *Client) deleteEvents(ctx context.Context, tx pgx.Tx, sql string, ids []int64) error {
+	remove := func(some []int64) error {
+		return pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
+			if _, err := savepoint.Exec(ctx, s.sql(sql), some); err != nil {
+				return err
+			}
+			_, err := savepoint.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE") // a deferred key would refuse the COMMIT
+			return err
+		})
+	}
+
+	err := remove(ids)
+	if !session.IsConstraint(err) {
+		return err
+	}
+	for _, id := range ids {
+		if err := remove([]int64{id}); err != nil && !session.IsConstraint(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // goOn makes the first delivery due that waited behind discarded letters, and returns the number of such deliveries.

@@ -106,6 +106,37 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
+// TestDiscardReferenced: an event that a foreign key references stays, and the others are deleted, also if the key is checked at
+// the COMMIT.
+func TestDiscardReferenced(t *testing.T) {
+	t.Parallel()
+	for _, deferred := range []string{"", " DEFERRABLE INITIALLY DEFERRED"} {
+		t.Run("queue"+deferred, func(t *testing.T) {
+			t.Parallel()
+			d := newLetters(t, true)
+			d.bury(1, 4, "mail", "a", "bad")
+			d.exec(`CREATE TABLE orders (event bigint REFERENCES outbox_events` + deferred + `)`)
+			d.exec(`INSERT INTO orders VALUES (2)`)
+			if r, err := d.store.DiscardDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != 4 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			d.expect("events", events, "2 done t")
+		})
+		t.Run("stream"+deferred, func(t *testing.T) {
+			t.Parallel()
+			d := newStream(t, true, false)
+			d.letters(1, 4, "mail")
+			d.exec(`UPDATE outbox_positions SET head = 4, open = '{}'`)
+			d.exec(`CREATE TABLE orders (event bigint REFERENCES outbox_events` + deferred + `)`)
+			d.exec(`INSERT INTO orders VALUES (2)`)
+			if r, err := d.store.DiscardDeadLetters(t.Context(), ops.DeadLetterFilter{All: true}, ops.BulkAction{}); err != nil || r.Done != 4 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			d.expect("events", events, "2 fresh f")
+		})
+	}
+}
+
 // TestTwoAtOnce: no letter is replayed by two operators.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()

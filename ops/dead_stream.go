@@ -44,9 +44,8 @@ func (s *Client) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, e
 
 // forget deletes the events of a stream that neither a destination nor a replay still needs.
 func (s *Client) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
-	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
+	return s.deleteEvents(ctx, tx, `DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)
 		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE e.id > p.head OR p.open @> e.id)
-		AND NOT EXISTS (SELECT FROM {replays} AS r WHERE r.state = 'running' AND e.id <= r.to_id AND (e.id > r.head OR r.open @> e.id))`), ids)
-	return err
+		AND NOT EXISTS (SELECT FROM {replays} AS r WHERE r.state = 'running' AND e.id <= r.to_id AND (e.id > r.head OR r.open @> e.id))`, ids)
 }
