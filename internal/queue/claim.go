@@ -78,15 +78,18 @@ func newShare(l dispatch.QueueLane) *share {
 // answered handles new answers of the batch.
 func (p *share) answered(last bool) {
 	c := p.claim
+
 	if last {
 		p.finished.Store(true)
 		if p.fast && c.waiting.Add(-1) == 0 {
 			c.ready <- struct{}{} // never blocks: sent once
 		}
 	}
+
 	if !c.detached.Load() {
 		return
 	}
+
 	c.leases.answered(p)
 	select {
 	case c.lateAnswers <- struct{}{}:
@@ -97,7 +100,11 @@ func (p *share) answered(last bool) {
 // lapsed reports whether workers must not begin more deliveries: the deliveries are leased, and another relay may
 // have taken them over.
 func (c *claim) lapsed() bool {
-	return c.detached.Load() && (c.unwritten.Load() || c.lapses != c.leases.lapses.Load() || !c.leases.valid(time.Now()))
+	if !c.detached.Load() {
+		return false
+	}
+	isFenced := c.lapses != c.leases.lapses.Load() || !c.leases.valid(time.Now())
+	return c.unwritten.Load() || isFenced
 }
 
 // unfinishedOf returns the unfinished rest of a work, and creates it if necessary.
@@ -135,13 +142,16 @@ func (c *claim) record(p *share, answers []dispatch.Answer) {
 			c.leases.tokens.End(l.entry) // no row carries this token
 			delete(p.leased, a.Place)
 		}
+
 		work := int(p.works[a.Place])
+
 		if a.Verdict.Settles() {
 			if e := c.work[work].Event; a.Verdict == dispatch.VerdictDelivered && e.Replay > 0 {
 				c.acknowledged = append(c.acknowledged, deliveries.Ref{EventID: e.ID, Destination: p.lane.Destination().Name})
 			}
 			continue
 		}
+
 		r, e := c.unfinishedOf(work), entryOf(&c.work[work], p.lane.Destination(), a)
 		if a.Verdict == dispatch.VerdictReleased {
 			r.returned = append(r.returned, returnedDelivery{p.lane, e})
@@ -155,13 +165,16 @@ func (c *claim) record(p *share, answers []dispatch.Answer) {
 func (c *claim) detach() {
 	c.lapses = c.leases.lapses.Load()
 	c.detached.Store(true)
+
 	for _, p := range c.shares {
 		p.lane.TakeBack(p.batch)
 		answers, underWay := p.batch.Each()
 		c.record(p, answers)
+
 		if len(underWay) > 0 {
 			p.leased = make(map[int]*lease, len(underWay))
 		}
+
 		for _, place := range underWay {
 			w := &c.work[p.works[place]]
 			l := &lease{until: time.Now().Add(p.lane.Destination().Timeout + c.leases.length), entry: w.Entry(p.lane.Destination().Name, deliveries.Running)}
@@ -209,12 +222,14 @@ func (c *claim) observeSlow(atLeast time.Duration) {
 // deliveries are untouched.
 func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlement, left map[dispatch.QueueLane]int64, rows bool) {
 	s, left = &Settlement{Done: make([]int64, 0, len(c.work)), Acknowledged: c.acknowledged}, make(map[dispatch.QueueLane]int64)
+
 	for i := range c.work {
 		w := &c.work[i]
 		var r *unfinished
 		if len(c.unfinished) > 0 {
 			r = c.unfinished[i]
 		}
+
 		switch {
 		case r == nil && !w.Fresh:
 			s.Remove = append(s.Remove, deliveries.Ref{EventID: w.Event.ID, Destination: w.Destination})
@@ -242,6 +257,7 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlem
 			s.add(w, r)
 		}
 	}
+
 	return s, left, rows
 }
 
@@ -275,7 +291,8 @@ func keepFirst(first map[dispatch.QueueLane]int64, l dispatch.QueueLane, id int6
 // untouched reports whether no delivery of the work began. A due delivery without a destination is always split into
 // one row per destination: an untouched one would be claimed again and again while other lanes have capacity.
 func (r *unfinished) untouched(w *Work, lanesOf func(*Work) []dispatch.QueueLane) bool {
-	if len(r.put) > 0 || len(r.returned) == 0 || !w.Fresh && w.Destination == "" {
+	isUndecided := !w.Fresh && w.Destination == ""
+	if len(r.put) > 0 || len(r.returned) == 0 || isUndecided {
 		return false
 	}
 	for _, l := range r.leased {

@@ -47,6 +47,7 @@ func (c *claimer) run(ctx context.Context) {
 	err := c.claimNothing(ctx)
 	c.e.sched.warmed()
 	pauses := store.NewPauses()
+
 	c.untilAccepted(ctx, pauses, err)
 	for more := true; more; {
 		err := engine.Protected("a claimer", func() error {
@@ -74,22 +75,27 @@ func (c *claimer) work(ctx context.Context, pauses store.Pauses) bool {
 func (c *claimer) claimOnce(ctx context.Context, pauses store.Pauses, q Query) {
 	c.e.claiming.Add(1)
 	defer c.e.claiming.Add(-1)
+
 	c.query = &q
 	q.IDs, q.Except = c.e.withheld.except(q.IDs)
+
 	claimed, err := c.session.Claim(ctx, q)
 	c.report(ctx, err)
 	if q.Source != SourceSweep {
 		slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
 	}
+
 	anew := c.e.sched.claimed(&q, &claimed, err)
 	c.query = nil
 	if anew != nil {
 		c.e.idsBeginAgain(ctx, anew)
 	}
+
 	if err != nil {
 		c.untilAccepted(ctx, pauses, err)
 		return
 	}
+
 	pauses.Reset()
 	if len(claimed.Work) > 0 {
 		c.deliver(ctx, &claimed)
@@ -158,26 +164,32 @@ func (c *claimer) report(ctx context.Context, err error) {
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	work, passed := c.e.settling.exclude(c.i, claimed.Work)
 	held := c.handOut(work)
+
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
+
 	c.e.settling[c.i].Store(held)
 	err := c.settle(ctx, held, s)
 	c.e.settling[c.i].Store(nil)
+
 	c.held = nil
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
 	} else {
 		held.release()
 	}
+
 	if passed {
 		sleep(ctx, excludePause)
 	}
+
 	if err != nil || claimed.Cut || passed {
 		c.e.sched.again()
 	}
 	if err != nil {
 		return
 	}
+
 	for i := range s.Put {
 		if e := &s.Put[i]; e.State == deliveries.Retry || e.ReportTo != "" {
 			c.e.sched.dueIn(e.Delay)
@@ -186,6 +198,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	if slices.ContainsFunc(held.work, func(w Work) bool { return w.Event.DeadLetter != nil }) {
 		c.e.sched.dueIn(0) // the next report of the row
 	}
+
 	c.e.sched.passedOver(left) // the rows are free now
 	if rows {
 		c.e.sched.dueNow() // or once their lanes have capacity
@@ -196,23 +209,29 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, leases: c.e.leases, ready: make(chan struct{}, 1), lateAnswers: make(chan struct{}, 1)}
 	c.held = held
+
 	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
 		c.plan(held, i, passed)
 	}
+
 	for _, p := range held.shares {
 		if len(p.events) > 0 && p.lane.Destination().Limited() {
 			c.admit(held, p, passed)
 		}
 	}
+
 	c.e.sched.passedOver(passed)
+
 	for _, p := range held.shares {
 		p.lane.Return(p.reserved)
 		p.reserved = 0
-		if p.fast = len(p.works) > 0 && !p.lane.Slow(); p.fast {
+		p.fast = len(p.works) > 0 && !p.lane.Slow()
+		if p.fast {
 			held.waiting.Add(1)
 		}
 	}
+
 	for _, p := range held.shares {
 		p.batch.Fill(p.events)
 		p.handed = true
@@ -220,6 +239,7 @@ func (c *claimer) handOut(work []Work) *claim {
 			p.lane.Deliver(p.batch, nil)
 		}
 	}
+
 	return held
 }
 
@@ -285,9 +305,19 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 			each := w.Event // each destination gets its own copy of the event
 			e = &each
 		}
-		e.Destination, e.Outbox, e.Attempt = l.Destination().Name, c.e.Outbox, w.Failures+1
+		e.Destination = l.Destination().Name
+		e.Outbox = c.e.Outbox
+		e.Attempt = w.Failures + 1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
-		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: refused, Expires: w.expires(l), Waited: !w.Fresh, Row: e.Replay > 0})
+		p.events = append(p.events, dispatch.Delivery{
+			Event:    e,
+			Failures: w.Failures,
+			Delayed:  !w.Fresh && w.Destination == "",
+			Refused:  refused,
+			Expires:  w.expires(l),
+			Waited:   !w.Fresh,
+			Row:      e.Replay > 0,
+		})
 	}
 }
 
@@ -299,6 +329,7 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 	if waits == nil {
 		return
 	}
+
 	n := 0
 	for i, wait := range waits {
 		work := int(p.works[i])
@@ -319,6 +350,7 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 		}
 		p.reserved++
 	}
+
 	clear(p.events[n:])
 	p.works, p.events = p.works[:n], p.events[:n]
 }
@@ -346,6 +378,7 @@ func (c *claimer) await(held *claim) {
 	if held.waiting.Load() > 0 {
 		c.wait(held)
 	}
+
 	if slices.ContainsFunc(held.shares, func(p *share) bool { return len(p.works) > 0 && !p.finished.Load() }) {
 		for _, p := range held.shares {
 			delete(c.shares, p.lane)
@@ -363,10 +396,12 @@ const hurryAfter = time.Millisecond
 // wait returns when the fast lanes have answered, when the lock budget ends, or when this claimer is needed
 // elsewhere: an event that a notification has just named must not wait for the handlers of another event.
 func (c *claimer) wait(held *claim) {
+
 	begin, lockBudget := time.Now(), c.e.limits.LockBudget
 	budget := time.NewTimer(lockBudget)
 	defer budget.Stop()
 	hurry := c.e.sched.hurry
+
 	for {
 		select {
 		case <-held.ready:
@@ -390,9 +425,11 @@ func (c *claimer) wait(held *claim) {
 func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
 	refused, err := c.session.Settle(context.WithoutCancel(ctx), s)
 	isRolledBack := err != nil && !store.IsDown(err)
+
 	if err == nil {
 		var alone bool
-		if alone, err = c.e.withheld.settled(ctx, held, s, refused); err == nil {
+		alone, err = c.e.withheld.settled(ctx, held, s, refused)
+		if err == nil {
 			c.accepted()
 			c.slowDown(ctx, refused, alone)
 			return nil

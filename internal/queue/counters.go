@@ -25,5 +25,7 @@ func (t *counters) events(n int) {
 
 func (t *counters) stats(to *observe.Stats) {
 	to.Claims, to.Claimed = t.claims, t.found
-	to.ByID, to.Sweeps, to.Due = t.queries[SourceIDs], t.queries[SourceSweep], t.queries[SourceDue]
+	to.ByID = t.queries[SourceIDs]
+	to.Sweeps = t.queries[SourceSweep]
+	to.Due = t.queries[SourceDue]
 }

@@ -33,13 +33,16 @@ func (s *dueCursor) claimed(now time.Time, q *Query, c *Claimed) (behind bool) {
 	if s.full {
 		s.restart = now.Add(max(resetEvery, time.Duration(float64(now.Sub(q.asked))/sweepShare)))
 	}
+
 	found := make(map[string]int, len(q.Wanted))
 	at := make(map[string]int64, len(q.Wanted))
+
 	for i := range c.Work {
 		w := &c.Work[i]
 		found[w.Destination]++
 		at[w.Destination] = max(at[w.Destination], w.At.Time.UnixMicro())
 	}
+
 	s.at = make(map[string]int64, len(at))
 	for name, wanted := range q.Wanted {
 		switch {
@@ -49,5 +52,6 @@ func (s *dueCursor) claimed(now time.Time, q *Query, c *Claimed) (behind bool) {
 			behind = true
 		}
 	}
+
 	return behind
 }

@@ -67,12 +67,26 @@ type Engine struct {
 
 // New returns an engine. Add all destinations to the dispatcher before.
 func New(o Options) *Engine {
-	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log), settling: make(settling, len(o.Claimers)), missing: engine.NewMissing(o.Log)}
+	e := &Engine{
+		Options:  o,
+		limits:   o.Limits,
+		d:        o.Dispatcher,
+		leases:   newLeases(o.Leases, o.Limits.Lease, o.Log),
+		settling: make(settling, len(o.Claimers)),
+		missing:  engine.NewMissing(o.Log),
+	}
+
 	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Trigger: o.Trigger, Report: func(err error) { e.report("notify", err) }})
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
-	e.withheld.log, e.withheld.report, e.withheld.rows = o.Log, e.report, make(map[deliveries.Ref]*withheldRow)
-	e.leases.report, e.leases.retryIn, e.leases.pauseClaims = e.report, e.sched.dueIn, e.sched.pauseClaims
+
+	e.withheld.log = o.Log
+	e.withheld.report = e.report
+	e.withheld.rows = make(map[deliveries.Ref]*withheldRow)
+	e.leases.report = e.report
+	e.leases.retryIn = e.sched.dueIn
+	e.leases.pauseClaims = e.sched.pauseClaims
 	e.leases.answerRow = e.withheld.answered
+
 	for _, l := range e.d.QueueLanes() {
 		l.Serve(e.sched.capacity)
 	}
@@ -90,6 +104,7 @@ const lastWrite = 5 * time.Second
 // [dispatch.ErrShutdownIncomplete]. Call it once.
 func (e *Engine) Run(ctx context.Context) error {
 	e.work = e.d.Begin(ctx)
+
 	// Three groups stop in this order: claimers, deliveries, and the goroutines that write late answers and renew
 	// leases.
 	var claimers, maintainers sync.WaitGroup
@@ -97,6 +112,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		c := newClaimer(e, one, i)
 		claimers.Go(func() { c.run(ctx) })
 	}
+
 	maintainCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopKeeping()
 	maintainers.Go(func() { e.leases.run(maintainCtx, lastWrite) })
@@ -119,6 +135,7 @@ func (e *Engine) lanesOf(w *Work) []dispatch.QueueLane {
 		}
 		return nil
 	}
+
 	lanes, firstTime := e.d.LanesOf(w.Event.Type)
 	if lanes == nil && firstTime {
 		e.Log.Warn("no route matches this event type", "event_type", w.Event.Type, "event_id", w.Event.ID)
@@ -201,15 +218,18 @@ func (e *Engine) maintain(ctx context.Context) {
 		if e.withheld.due() {
 			e.sched.sweepAll()
 		}
+
 		began := time.Now()
 		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
 		}
+
 		pause := jittered(min(e.limits.PollInterval, houseEvery))
 		if more {
 			pause = min(pause, houseAgain)
 		}
+
 		switch {
 		case err == nil:
 			failing.Reset()
@@ -218,6 +238,7 @@ func (e *Engine) maintain(ctx context.Context) {
 		default:
 			pause = max(pause, failing.After(err))
 		}
+
 		sleep(ctx, pause)
 	}
 }
@@ -228,14 +249,17 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 	if refused != nil && !session.IsOfRow(refused) {
 		return false, refused
 	}
+
 	if n > 0 {
 		e.leases.taken.Add(uint64(n))
 		e.Log.WarnContext(ctx, "took over leased deliveries", "deliveries", n)
 		e.sched.dueNow()
 	}
+
 	if err := e.sweepAfterEnded(ctx); err != nil {
 		return false, err
 	}
+
 	if began := time.Now(); !began.Before(e.unparkAt) {
 		n, err := e.House.Unpark(ctx)
 		if n == 0 {
@@ -249,14 +273,18 @@ func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 		}
 		refused = cmp.Or(refused, err)
 	}
+
 	n, more, err = e.House.Reroute(ctx, e.d.Routed)
 	if n > 0 {
 		e.sched.dueNow()
 	}
-	if e.rerouted += n; !more && e.rerouted > 0 {
+
+	e.rerouted += n
+	if !more && e.rerouted > 0 {
 		e.Log.InfoContext(ctx, "unrouted events have a route now", "events", e.rerouted)
 		e.rerouted = 0
 	}
+
 	return more, cmp.Or(err, refused)
 }
 
@@ -268,12 +296,14 @@ func (e *Engine) sweepAfterEnded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	before := e.companions
 	e.companions = now
 	gone := slices.ContainsFunc(before, func(pid int32) bool { return !slices.Contains(now, pid) })
 	if before == nil || gone {
 		e.sched.sweepAll()
 	}
+
 	if gone {
 		// A writer that did not notify because of that relay may still be open. Settling again waits for it.
 		e.relay.Poke()

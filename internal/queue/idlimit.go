@@ -37,7 +37,8 @@ func (s *idLimit) canceled() {
 // step.
 func (s *idLimit) upto(after, most int64) (upto int64, step bool) {
 	from := max(after, 0)
-	if s.ids == 0 || s.last > 0 && from >= s.last || from > math.MaxInt64-s.ids {
+	isLast := s.last > 0 && from >= s.last
+	if s.ids == 0 || isLast || from > math.MaxInt64-s.ids {
 		return most, false
 	}
 	upto = min(most, from+s.ids)
@@ -56,7 +57,9 @@ func (s *idLimit) took(q *Query, d time.Duration, last *int64) {
 		s.ids = 0
 		return
 	}
+
 	s.last = max(*last, s.last)
+
 	switch {
 	case !q.step:
 	case d < quickSweep:

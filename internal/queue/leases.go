@@ -80,6 +80,7 @@ func newLeases(maintenance LeaseStore, length time.Duration, log *slog.Logger) *
 func (ls *leases) hold(c *claim, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+
 	for _, p := range c.shares {
 		for _, l := range p.leased {
 			if err == nil || l.row != nil {
@@ -115,8 +116,10 @@ func (ls *leases) addAnsweredLocked(p *share) {
 func (ls *leases) take() []lateResult {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+
 	results := ls.results
 	ls.results = nil
+
 	for p := range ls.answeredShares {
 		_, answers, _ := p.batch.Take()
 		for i := range answers {
@@ -128,15 +131,18 @@ func (ls *leases) take() []lateResult {
 			delete(p.leased, a.Place)
 			delete(ls.live, l.entry.Token)
 			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Destination(), a)
+
 			if l.row != nil {
 				ls.tokens.End(l.entry) // no row carries this token
 				ls.answerRow(l, e, a.Verdict)
 				continue
 			}
+
 			e.Token = l.entry.Token
 			results = append(results, lateResult{entry: e, delivered: a.Verdict.Settles()})
 		}
 	}
+
 	clear(ls.answeredShares)
 	return results
 }
@@ -146,7 +152,9 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	ls.renewedAt(time.Now())
 	renew := time.NewTicker(ls.length / 3)
 	defer renew.Stop()
+
 	w := newAnswerWriter(ls)
+
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -158,14 +166,17 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 			w.flush(ctx)
 		}
 	}
+
 	pause := reconnectPauses()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
 	defer cancel()
+
 	err := ls.flush(ctx)
 	for err != nil && store.IsDown(err) && ctx.Err() == nil {
 		sleep(ctx, pause.NextBackOff()) // most connections can be replaced at once
 		err = ls.flush(ctx)
 	}
+
 	if err != nil {
 		ls.log.ErrorContext(ctx, "results of leased deliveries not recorded", "err", err)
 	}
@@ -200,6 +211,7 @@ func (w *answerWriter) flush(ctx context.Context) {
 		w.wake = nil
 		w.retry.Reset(w.pauses.After(err))
 	}
+
 	switch refused := err != nil && !store.IsDown(err); {
 	case refused && !w.paused:
 		w.paused = true
@@ -259,17 +271,20 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) (rest []late
 		}
 		return err
 	})
+
 	if len(refused) < len(results) {
 		ls.alone = 0
 	} else if ls.alone += len(refused); err == nil && ls.alone > maxAlone {
 		err = refused[0].Err
 	}
+
 	if err == nil && len(ls.refused)+len(refused) > withheld.Max {
 		err = fmt.Errorf("%w: %w", withheld.ErrTooMany, refused[0].Err)
 	}
 	if err != nil {
 		return slices.DeleteFunc(slices.Clone(results), func(r lateResult) bool { return written[r.entry.Token] }), err
 	}
+
 	for _, r := range refused {
 		if e := r.Item.entry; !r.Item.named {
 			withheld.Log(ctx, ls.log, e.EventID, e.Destination, r.Err)
@@ -278,6 +293,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) (rest []late
 		ls.refused = append(ls.refused, r.Item)
 		ls.report(reportRefusedAnswers, &withheld.Error{Event: r.Item.entry.EventID, N: len(ls.refused), Err: r.Err})
 	}
+
 	switch {
 	case len(refused) > 0:
 		ls.refusedUntil = time.Now().Add(ls.refusedPauses.NextBackOff())
@@ -300,20 +316,24 @@ func (ls *leases) finishTogether(ctx context.Context, results []lateResult) erro
 			put = append(put, r.entry)
 		}
 	}
+
 	fenced, err := ls.store.Finish(ctx, done, put)
 	if err != nil {
 		return err
 	}
+
 	ls.tokens.End(slices.Concat(done, put)...)
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
 		ls.log.WarnContext(ctx, "results refused: leases expired", "deliveries", fenced)
 	}
+
 	for _, e := range put {
 		if e.State == deliveries.Retry || e.ReportTo != "" {
 			ls.retryIn(e.Delay)
 		}
 	}
+
 	if slices.ContainsFunc(done, func(e deliveries.Entry) bool { return e.Report }) {
 		ls.retryIn(0) // the next report of the row
 	}
@@ -342,10 +362,12 @@ func (ls *leases) renew(ctx context.Context) {
 		}
 		tokens = append(tokens, token)
 	}
+
 	for _, r := range slices.Concat(ls.results, ls.refused) { // answered and not written yet
 		tokens = append(tokens, r.entry.Token)
 	}
 	ls.mu.Unlock()
+
 	if len(tokens) > 0 || ls.renewFailed {
 		refused, err := session.InHalves(tokens, func(some []int64) error { return ls.store.Renew(ctx, some) })
 		if len(refused) > 0 {
@@ -353,11 +375,14 @@ func (ls *leases) renew(ctx context.Context) {
 		} else {
 			ls.reportFrom(ctx, "renewal of leases", err)
 		}
-		if ls.renewFailed = err != nil || len(refused) > 0; err != nil {
+
+		ls.renewFailed = err != nil || len(refused) > 0
+		if err != nil {
 			return
 		}
 		ls.renewed.Add(uint64(len(tokens)) - uint64(len(refused)))
 	}
+
 	ls.renewedAt(now)
 }
 

@@ -104,6 +104,7 @@ func (k *Maintenance) TakeOver(ctx context.Context, mine func() deliveries.Token
 
 func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
+
 		own := 0
 		var refused error
 		if k.checked != c.Conn {
@@ -116,10 +117,12 @@ func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.T
 				k.checked = c.Conn
 			}
 		}
+
 		n, err = k.rows.TakeOver(ctx, c.Conn)
 		n += own
 		return cmp.Or(err, refused)
 	})
+
 	return n, err
 }
 
@@ -189,10 +192,13 @@ func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n i
 			k.walk = newWalk(time.Time{})
 			return n, false, err
 		}
+
 		some, unfinished, err := k.rerouteTypes(ctx, begin)
-		if n += some; unfinished || err != nil {
+		n += some
+		if unfinished || err != nil {
 			return n, true, cmp.Or(err, k.walk.refused, k.refused)
 		}
+
 		if k.walk.next == "" {
 			var rest time.Time
 			if took := time.Since(k.walk.began); took > rerouteFor {
@@ -202,6 +208,7 @@ func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n i
 			k.walk = newWalk(rest)
 			return n, false, k.refused
 		}
+
 		k.walk.listed, k.walk.after = false, math.MinInt64
 	}
 	return n, true, cmp.Or(k.walk.refused, k.refused)
@@ -213,13 +220,16 @@ func (k *Maintenance) rerouteTypes(ctx context.Context, begin time.Time) (n int,
 		if time.Since(begin) >= rerouteFor {
 			return n, true, nil
 		}
+
 		var some int
 		var more bool
 		err := k.Do(ctx, "make due the events whose type has gained a route", func(ctx context.Context, c *session.Conn) (err error) {
 			k.walk.after, some, more, err = deliveries.Reroute(ctx, c, k.walk.types, k.walk.after, k.walk.page)
 			return err
 		})
+
 		n += some
+
 		switch {
 		case store.IsCanceled(err):
 			k.walk.page = max(k.walk.page/4, leastPage)
@@ -239,6 +249,7 @@ func (k *Maintenance) rerouteTypes(ctx context.Context, begin time.Time) (n int,
 		case !more:
 			return n, false, nil
 		}
+
 		k.walk.page = min(2*k.walk.page, reroutePage)
 	}
 	return n, false, nil

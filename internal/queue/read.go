@@ -64,26 +64,32 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	if err := s.connect(ctx); err != nil {
 		return Claimed{}, err
 	}
+
 	var claimed Claimed
 	retreated, err := wire.Retreat(q.most(), s.options.EventBytes, func(c wire.Care) error {
 		err := s.connect(ctx)
 		if err == nil && c.Why != nil && !s.careful[c.EventBytes] {
-			if err = prepareAll(ctx, s.conn.PgConn(), s.claims(c.EventBytes)); err != nil {
+			err = prepareAll(ctx, s.conn.PgConn(), s.claims(c.EventBytes))
+			if err != nil {
 				return s.abandon(ctx, "claim", err)
 			}
 			s.careful[c.EventBytes] = true
 		}
+
 		if err == nil {
-			if claimed, err = s.claim(ctx, q.atMost(c.Rows), c); err != nil && !s.undone(ctx, err) {
+			claimed, err = s.claim(ctx, q.atMost(c.Rows), c)
+			if err != nil && !s.undone(ctx, err) {
 				err = s.abandon(ctx, "claim", err)
 			}
 		}
 		return err
 	})
+
 	if err != nil {
 		return Claimed{}, err
 	}
 	claimed.Cut = claimed.Cut || retreated
+
 	if len(claimed.Work) == 0 {
 		if err := s.settle(ctx, &Settlement{}); err != nil {
 			return Claimed{}, s.abandon(ctx, "end an empty claim", err)
@@ -112,13 +118,15 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 		return claimed, err
 	}
 	if q.Source == SourceSweep {
-		if err = readSnapshot(f, &claimed); err != nil {
+		err = readSnapshot(f, &claimed)
+		if err != nil {
 			return claimed, err
 		}
 	}
 
 	if q.Highest {
-		if claimed.Highest, err = f.number(math.MinInt64); err != nil {
+		claimed.Highest, err = f.number(math.MinInt64)
+		if err != nil {
 			return claimed, err
 		}
 	}
@@ -162,9 +170,11 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		}
 		f.send(name, nil, nil, wire.AllBinary())
 	}
+
 	send := func(name string, args [][]byte, formats []int16) {
 		f.send(named(name, c.EventBytes), args, wire.AllBinary(), formats)
 	}
+
 	switch q.Source {
 	case SourceIDs:
 		s.params = wire.AppendInt8Array(s.params[:0], q.IDs)
@@ -179,12 +189,21 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		}
 		send(name, args, wire.EventFormats())
 	case SourceDue:
-		names, capacities, since := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
+		names := make([]string, 0, len(q.Wanted))
+		capacities := make([]int64, 0, len(q.Wanted))
+		since := make([]int64, 0, len(q.Wanted))
 		for name, capacity := range q.Wanted {
-			names, capacities, since = append(names, name), append(capacities, int64(capacity)), append(since, q.Since[name])
+			names = append(names, name)
+			capacities = append(capacities, int64(capacity))
+			since = append(since, q.Since[name])
 		}
+
 		list := wire.TextArray(names)
-		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, capacities), wire.AppendInt8Array(nil, since), wire.Int8(int64(q.Limit)), wire.AppendInt8Array(nil, q.Except)}, deliveries.Formats())
+		args := [][]byte{
+			list, wire.AppendInt8Array(nil, capacities), wire.AppendInt8Array(nil, since),
+			wire.Int8(int64(q.Limit)), wire.AppendInt8Array(nil, q.Except),
+		}
+		send(stmtDue, args, deliveries.Formats())
 		f.send(stmtNextDue, [][]byte{list}, wire.AllBinary(), wire.AllBinary())
 	}
 }
@@ -195,7 +214,8 @@ func readSnapshot(f *flight, c *Claimed) error {
 		low, err := wire.DecodeInt8(values[0])
 		high, herr := wire.DecodeInt8(values[1])
 		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned: only the bits matter
-		if err = cmp.Or(err, herr); err == nil && len(values) > 2 {
+		err = cmp.Or(err, herr)
+		if err == nil && len(values) > 2 {
 			err = readOpenWriters(values[2:], c)
 		}
 		return err
@@ -206,6 +226,7 @@ func readSnapshot(f *flight, c *Claimed) error {
 func readOpenWriters(values [][]byte, c *Claimed) error {
 	text := string(values[0])
 	for xid := range strings.SplitSeq(text[strings.LastIndexByte(text, ':')+1:], ",") {
+
 		if xid == "" {
 			continue
 		}
@@ -215,9 +236,11 @@ func readOpenWriters(values [][]byte, c *Claimed) error {
 		}
 		c.Open = append(c.Open, n)
 	}
+
 	if values[1] == nil {
 		return nil
 	}
+
 	last, err := wire.DecodeInt8(values[1])
 	c.LastID = &last
 	return err

@@ -104,13 +104,17 @@ func (s *scheduler) stop() {
 func (s *scheduler) hint(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.sweep.polling {
 		return // the sweep will find it
 	}
 	s.relay.Notified()
-	if s.ids = append(s.ids, id); len(s.ids) >= wake.Pressure {
+
+	s.ids = append(s.ids, id)
+	if len(s.ids) >= wake.Pressure {
 		s.relay.Poke()
 	}
+
 	if s.idle.allBusy() {
 		select {
 		case s.hurry <- struct{}{}:
@@ -202,6 +206,7 @@ func (s *scheduler) pauseClaims(delta int) {
 func (s *scheduler) next() (Query, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for !s.stopped {
 		if s.claimsPaused == 0 {
 			now := time.Now()
@@ -223,16 +228,19 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		s.ids = nil
 		return q, true
 	}
+
 	if !s.due.last {
 		if q, ok := s.dueQueryLocked(now); ok {
 			s.due.last = true
 			return q, true
 		}
 	}
+
 	s.due.last = false
 	if q, ok := s.anySweepLocked(now); ok {
 		return q, true
 	}
+
 	q, ok := s.dueQueryLocked(now)
 	s.due.last = ok
 	return q, ok
@@ -243,6 +251,7 @@ func (s *scheduler) anySweepLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
+
 	common := s.sweep.due(now) && !now.Before(s.turns.pauseUntil)
 	if s.turns.lagNext || !common {
 		if q, ok := s.lagQueryLocked(now); ok {
@@ -250,6 +259,7 @@ func (s *scheduler) anySweepLocked(now time.Time) (Query, bool) {
 			return q, true
 		}
 	}
+
 	if !common {
 		return Query{}, false
 	}
@@ -259,10 +269,14 @@ func (s *scheduler) anySweepLocked(now time.Time) (Query, bool) {
 
 // dueQueryLocked returns a query for due deliveries, if any may exist.
 func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
-	if s.due.claiming || !s.due.now && (s.due.at.IsZero() || now.Before(s.due.at)) {
+	isDue := s.due.now || !s.due.at.IsZero() && !now.Before(s.due.at)
+	if s.due.claiming || !isDue {
 		return Query{}, false
 	}
-	s.due.now, s.due.blocked, s.due.at = false, false, time.Time{}
+
+	s.due.now = false
+	s.due.blocked = false
+	s.due.at = time.Time{}
 	wanted := s.wantedLocked()
 	s.due.claiming = len(wanted) > 0
 	return Query{Source: SourceDue, Wanted: wanted, Since: s.due.cursor.begin(now), Bytes: s.limits.Bytes, asked: now}, s.due.claiming
@@ -270,14 +284,17 @@ func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 
 // sweepQueryLocked continues the common sweep, if any lane has capacity for its events.
 func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
+
 	if s.sweep.start(now) && s.sweep.kind == sweepFull && s.sweep.cursor == beforeAll {
 		for _, g := range s.lagged {
 			g.rewind(beforeAll) // new events may be behind these positions
 		}
 	}
+
 	if !now.Before(s.due.nextPoll) {
 		s.due.now, s.due.nextPoll = true, now.Add(s.limits.PollInterval)
 	}
+
 	q := Query{
 		Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.limits.Bytes,
 		Skip: s.skipLocked(), passes: len(s.lagged) > 0, asked: now,
@@ -289,11 +306,13 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		s.sweeping = true
 		return q, true
 	}
+
 	// Every lane is full or paused, so no lane could take an event. A call of onCapacity resumes the sweep. Lanes may
 	// be paused from the start, for any time.
 	s.sweep.wait(now)
 	s.swept = true
 	s.readyLocked()
+
 	if len(s.lagged) == len(s.lanes) {
 		// All lanes lag: their own sweeps find the events, and the common sweep would wait for the slowest lane.
 		s.sweep.abandon(now)
@@ -330,6 +349,7 @@ func (s *scheduler) passedOver(first map[dispatch.QueueLane]int64) {
 		return
 	}
 	s.mu.Lock()
+
 	defer s.mu.Unlock()
 	for l, id := range first {
 		s.lagLocked(l, id-1)
@@ -354,10 +374,12 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		if capacity == 0 {
 			continue
 		}
+
 		g := s.lagged[l]
 		s.turns.lags++
 		g.served, g.returned = s.turns.lags, math.MaxInt64
 		s.sweeping = true
+
 		// Unknown types may be for this lane. Events beyond the common sweep are left to the common sweep.
 		others := s.route.TypesOf(func(lanes []dispatch.QueueLane) bool { return !slices.Contains(lanes, l) })
 		q := Query{Source: SourceSweep, After: g.after, Limit: capacity, Bytes: s.limits.Bytes, Skip: others, lane: l, asked: now}
@@ -374,16 +396,19 @@ func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
 	g := s.lagged[q.lane]
 	if g == nil {
 		return
+
 	}
 	if g.after < q.After {
 		return // a full sweep began since
 	}
+
 	g.after = g.returned
 	if n := len(c.Work); n > 0 && (c.Cut || n >= q.Limit) {
 		g.after = min(g.after, c.Work[n-1].Event.ID)
 	} else if q.step {
 		g.after = min(g.after, q.Upto)
 	}
+
 	if g.after == math.MaxInt64 {
 		delete(s.lagged, q.lane)
 		s.sweep.rewind(g.low)
@@ -402,6 +427,7 @@ func (s *scheduler) wantedLocked() map[string]int {
 			s.due.blocked = true
 		}
 	}
+
 	if most > 0 {
 		wanted[""] = most
 	}
@@ -413,10 +439,12 @@ func (s *scheduler) wantedLocked() map[string]int {
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
+
 		if s.lagged[l] == nil {
 			most = max(most, l.Capacity(false))
 		}
 	}
+
 	if len(s.lanes) == 0 {
 		most = s.limits.Batch // without lanes every event is unrouted, and is marked so
 	}
@@ -461,6 +489,7 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 		return
 	}
 	top := topPriority(s.lanes, s.lagged)
+
 	for _, l := range s.lanes {
 		if s.lagged[l] != nil || l.Destination().Priority >= top || s.sharesLocked(l, c) {
 			continue
@@ -485,8 +514,10 @@ func topPriority(lanes []dispatch.QueueLane, lagged map[dispatch.QueueLane]*lag)
 func (s *scheduler) sharesLocked(l dispatch.QueueLane, c *Claimed) bool {
 	shared := 0
 	for i := range c.Work {
+
 		lanes, _ := s.route.LanesOf(c.Work[i].Event.Type)
-		if slices.Contains(lanes, l) && slices.ContainsFunc(lanes, func(o dispatch.QueueLane) bool { return o.Destination().Priority > l.Destination().Priority }) {
+		isMoreUrgent := func(o dispatch.QueueLane) bool { return o.Destination().Priority > l.Destination().Priority }
+		if slices.Contains(lanes, l) && slices.ContainsFunc(lanes, isMoreUrgent) {
 			shared++
 		}
 	}
@@ -522,6 +553,7 @@ func (s *scheduler) byPriorityLocked() []dispatch.QueueLane {
 	if len(lagging) < 2 {
 		return lagging
 	}
+
 	fair := s.turns.lags%lesserTurn == lesserTurn-1
 	slices.SortStableFunc(lagging, func(a, b dispatch.QueueLane) int {
 		if d := b.Destination().Priority - a.Destination().Priority; d != 0 && !fair {
@@ -546,18 +578,22 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.idle.wakeAll()
+
 	s.counters.query(q.Source, err != nil)
 	if err != nil {
 		s.failedLocked(q, err)
 		return nil
 	}
+
 	if n := len(c.Work); n > 0 {
 		s.counters.events(n)
 		s.rowSize.Saw(n, c.Bytes)
 	}
+
 	if q.Source != SourceDue {
 		s.relay.Saw(len(c.Work), c.Cut || q.Source == SourceSweep && len(c.Work) >= q.Limit, q.Source == SourceIDs)
 	}
+
 	switch q.Source {
 	case SourceIDs:
 		for i := range c.Work {
@@ -583,6 +619,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 // failedLocked schedules another search for the failed query's work. After a lost connection the full sweep finds all
 // rows that were locked. A query that took too long is repeated with a smaller bound, and requests no larger one.
 func (s *scheduler) failedLocked(q *Query, err error) {
+
 	// The payloads may have been too large to read in time; successful claims correct this.
 	s.rowSize.Failed()
 	switch q.Source {
@@ -598,6 +635,7 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 		}
 	case SourceIDs: // a sweep finds them
 	}
+
 	s.due.now = true
 	switch {
 	case store.IsDown(err):
@@ -608,31 +646,39 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 }
 
 func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
+
 	now := time.Now()
 	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
 	if s.idLimit.ids > 0 {
 		s.idLimit.took(q, now.Sub(q.asked), c.LastID)
 	}
+
 	if len(c.Work) > 0 {
 		last = c.Work[len(c.Work)-1].Event.ID
 		s.sweep.head = max(s.sweep.head, last)
 	}
+
 	if q.lane != nil {
 		s.caughtUpLocked(q, c)
 		return nil
 	}
-	if q.Highest && !full && !q.step && c.Highest > last {
+
+	hasReadAll := q.Highest && !full && !q.step
+	if hasReadAll && c.Highest > last {
 		// The claim has read that far: the next one need not read the events of lagging lanes again.
 		s.sweep.head = max(s.sweep.head, c.Highest)
 	}
+
 	if full {
 		s.yieldLocked(c, last)
 	}
+
 	s.pauseCommonLocked(now, q, full)
 	s.behindLocked(full)
 	s.sweep.swept(now, *q, c)
 	s.swept = true
 	s.readyLocked()
+
 	anew := s.sweep.restarted(q, c)
 	if anew != nil {
 		for _, g := range s.lagged {
@@ -682,6 +728,7 @@ func (s *scheduler) again() {
 // timer for its time would make the idle claimers check again and again.
 func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
+
 	if !s.sweeping {
 		at = s.sweep.next
 		if s.sweep.polling && s.sweep.restUntil.Before(at) {
@@ -691,9 +738,12 @@ func (s *scheduler) armLocked(now time.Time) {
 			at = s.turns.pauseUntil
 		}
 	}
-	if !s.due.claiming && !s.due.at.IsZero() && (s.sweeping || s.due.at.Before(at)) {
+
+	awaitsDue := !s.due.claiming && !s.due.at.IsZero()
+	if awaitsDue && (s.sweeping || s.due.at.Before(at)) {
 		at = s.due.at
 	}
+
 	if at.IsZero() {
 		s.timer.Stop()
 		return

@@ -101,13 +101,16 @@ func (s *Session) claims(limit int) map[string]string {
 		order = ` ORDER BY id LIMIT $2::bigint`
 		skip  = ` AND event_type <> ALL($4::text[]) AND id <> ALL($5::bigint[])`
 	)
+
 	all := map[string]string{
 		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`, s.lock()),
 		stmtSweep: sqlFresh(limit, sweep+order, s.lock()), stmtSweepSkip: sqlFresh(limit, sweep+skip+order, s.lock()), stmtDue: sqlDue(limit),
 	}
+
 	if s.ranged {
 		withRange(all)
 	}
+
 	byName := make(map[string]string, len(all))
 	for name, sql := range all {
 		byName[named(name, limit)] = sql
@@ -141,10 +144,12 @@ func (s *Session) statements() map[string]string {
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
 		stmtSavepoint: "SAVEPOINT settlement", stmtRelease: "RELEASE SAVEPOINT settlement", stmtBack: "ROLLBACK TO SAVEPOINT settlement",
 		stmtSnapshot: sqlSnapshot, stmtOpenWriters: sqlOpenWriters, stmtHighest: sqlHighest, stmtNextDue: sqlNextDue,
-		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget, stmtFinished: sqlFinished,
+		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer,
+		stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget, stmtFinished: sqlFinished,
 		stmtPut: deliveries.SQLPut, stmtAcknowledged: deliveries.SQLAcknowledged, stmtRemove: deliveries.SQLRemovePresent,
 		stmtReport: deliveries.SQLReport, stmtUnlocked: deliveries.SQLRemoveUnlocked,
 	}
+
 	if s.ranged {
 		withRange(all)
 	}
@@ -161,22 +166,28 @@ func (s *Session) connect(ctx context.Context) error {
 		return nil
 	}
 	s.conn = nil
+
 	conn, err := s.connector.Connect(ctx, roleClaim)
 	if err != nil {
 		return err
 	}
+
 	// Every session checks the mode: after a reconnect to a table that has become a stream, all its events would look
 	// fresh.
-	if err = s.connector.HoldMode(ctx, conn, outboxsql.ModeQueue, s.options.Refused); err == nil {
+	err = s.connector.HoldMode(ctx, conn, outboxsql.ModeQueue, s.options.Refused)
+	if err == nil {
 		s.ranged, err = store.IsPartitioned(ctx, conn)
 	}
+
 	if err == nil {
 		err = prepareAll(ctx, conn.PgConn(), s.statements())
 	}
+
 	if err != nil {
 		store.Close(ctx, conn)
 		return err
 	}
+
 	s.conn, s.careful = conn, make(map[int]bool)
 	return nil
 }
@@ -185,12 +196,14 @@ func (s *Session) connect(ctx context.Context) error {
 func prepareAll(ctx context.Context, conn *pgconn.PgConn, statements map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, store.RoundTripTimeout)
 	defer cancel()
+
 	p := conn.StartPipeline(ctx)
 	names := make([]string, 0, len(statements))
 	for name, sql := range statements {
 		names = append(names, name)
 		p.SendPrepare(name, sql, nil)
 	}
+
 	errs := []error{p.Sync()}
 	for _, name := range names {
 		if _, err := p.GetResults(); err != nil {
@@ -198,6 +211,7 @@ func prepareAll(ctx context.Context, conn *pgconn.PgConn, statements map[string]
 			break
 		}
 	}
+
 	return errors.Join(append(errs, p.Close())...)
 }
 

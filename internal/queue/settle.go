@@ -80,7 +80,8 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) (refused [
 	if session.IsOfRow(err) && !s.conn.IsClosed() {
 		refused, err = s.settleInHalves(ctx, settlement)
 	}
-	if s.refused = err != nil && !store.IsDown(err); err != nil {
+	s.refused = err != nil && !store.IsDown(err)
+	if err != nil {
 		return nil, s.abandon(ctx, "settle", err)
 	}
 	return refused, nil
@@ -90,6 +91,7 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) (refused [
 func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([]Refused, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), halvesWithin)
 	defer cancel()
+
 	held, taken, err := s.holdAgain(ctx, settlement.rows())
 	if err != nil {
 		return nil, err
@@ -115,6 +117,7 @@ func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([
 			break
 		}
 	}
+
 	for _, r := range taken {
 		refused = append(refused, Refused{Item: r, Err: errTaken})
 	}
@@ -130,10 +133,12 @@ func (s *Session) holdAgain(ctx context.Context, rows []deliveries.Ref) (held, t
 		return rows, nil, s.send(ctx, func(send sendFunc) { send(stmtBack, anyRows) })
 	}
 
-	if err = s.send(ctx, func(send sendFunc) { send(stmtBegin, anyRows) }); err != nil {
+	err = s.send(ctx, func(send sendFunc) { send(stmtBegin, anyRows) })
+	if err != nil {
 		return nil, nil, err
 	}
-	if held, taken, err = lockAgain(ctx, s.conn, rows, s.lock()); err != nil {
+	held, taken, err = lockAgain(ctx, s.conn, rows, s.lock())
+	if err != nil {
 		return nil, nil, err
 	}
 	return held, taken, s.send(ctx, func(send sendFunc) { send(stmtSavepoint, anyRows) })
@@ -195,13 +200,16 @@ func again(ctx context.Context, tx querier, rows []deliveries.Ref, statements ..
 // and will be claimed again. After a refused settlement, settleLost fails until the database would accept the whole
 // settlement, because later claims could not be settled either.
 func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error {
+
 	rest := settlement.lost()
 	if rest.Empty() && !s.refused {
 		return nil
 	}
+
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
+
 	if !rest.Empty() {
 		err := s.send(ctx, func(send sendFunc) {
 			send(stmtBegin, anyRows)
@@ -212,9 +220,11 @@ func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error 
 			return s.abandon(ctx, "settle after the claim was lost", err)
 		}
 	}
+
 	if !s.refused {
 		return nil
 	}
+
 	if err := s.rehearse(ctx, settlement); err != nil {
 		return s.abandon(ctx, "try again to settle", err)
 	}
@@ -228,6 +238,7 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 	if err != nil {
 		return err
 	}
+
 	held, _, err := lockAgain(ctx, tx, settlement.rows(), s.lock())
 	if err == nil {
 		err = s.send(ctx, func(send sendFunc) {
@@ -242,6 +253,7 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 // were, so the commit of such a settlement waits for the results. Before the savepoint are the locks of the claim: a
 // refused statement does not unlock the rows. Deferred constraints are checked before the COMMIT, which would unlock them.
 func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
+
 	together := len(settlement.Put) == 0
 	err := s.send(ctx, func(send sendFunc) {
 		if !settlement.Empty() {
@@ -253,9 +265,11 @@ func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
 			send(stmtCommit, anyRows)
 		}
 	})
+
 	if err != nil || together {
 		return err
 	}
+
 	return s.send(ctx, func(send sendFunc) {
 		send(stmtImmediate, anyRows)
 		send(stmtCommit, anyRows)
@@ -275,6 +289,7 @@ func unlocked(send sendFunc) sendFunc {
 // send sends statements in one flight, and returns when all have results. It returns a [session.IgnoredError] if a
 // statement has changed fewer rows than it should.
 func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
+
 	expected := s.changes[:0]
 	f, err := s.fly(ctx, func(f *flight) {
 		queue(func(name string, rows int, args ...[]byte) {
@@ -286,10 +301,12 @@ func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
 			f.send(name, args, formats, nil)
 		})
 	})
+
 	s.changes = expected
 	if err != nil {
 		return err
 	}
+
 	var ignored error
 	for i, name := range f.names {
 		changed, err := f.changed()
@@ -304,6 +321,7 @@ func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
 			ignored = &session.IgnoredError{Statement: name, Rows: int64(expected[i]), Changed: changed}
 		}
 	}
+
 	return cmp.Or(f.close(), ignored)
 }
 
@@ -317,24 +335,31 @@ func (s *Session) queueSettlement(send sendFunc, settlement *Settlement, remove 
 			send(stmtDone, len(ids), s.byID(s.params, ids)...)
 		}
 	}
+
 	if ids := settlement.DeadLettered; len(ids) > 0 {
 		send(stmtBury, len(ids), s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
+
 	if ids := settlement.Deferred; len(ids) > 0 {
 		send(stmtDefer, len(ids), s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
+
 	if refs := settlement.Acknowledged; len(refs) > 0 {
 		send(stmtAcknowledged, anyRows, wire.Params(deliveries.RefArgs(refs))...)
 	}
+
 	if refs := settlement.Remove; len(refs) > 0 {
 		send(remove, len(refs), wire.Params(deliveries.RefArgs(refs))...)
 	}
+
 	if entries := settlement.Put; len(entries) > 0 {
-		send(stmtPut, len(entries), wire.Params(deliveries.Args(entries, s.conn.PgConn().ParameterStatus("server_encoding"), s.options.Owner, s.options.Lease))...)
+		encoding := s.conn.PgConn().ParameterStatus("server_encoding")
+		send(stmtPut, len(entries), wire.Params(deliveries.Args(entries, encoding, s.options.Owner, s.options.Lease))...)
 		if args := deliveries.ReportArgs(entries); args != nil {
 			send(stmtReport, deliveries.Reports(entries), wire.Params(args)...)
 		}
 	}
+
 	if ids := settlement.finished(); len(ids) > 0 {
 		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
 		send(stmtLock, anyRows, args...)

@@ -15,14 +15,21 @@ type settling []atomic.Pointer[claim]
 // same rows repeatedly.
 const excludePause = 10 * time.Millisecond
 
+// overlap reports whether the ranges of ids of two lists have ids in common.
+func overlap(a, b []Work) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	return a[0].Event.ID <= b[len(b)-1].Event.ID && b[0].Event.ID <= a[len(a)-1].Event.ID
+}
+
 // exclude removes from work, which is in id order, the rows whose answers another claimer than self is writing. It
 // reports whether there were any.
 func (r settling) exclude(self int, work []Work) (rest []Work, passed bool) {
 	rest = work
 	for i := range r {
 		other := r[i].Load()
-		if i == self || other == nil || len(rest) == 0 || len(other.work) == 0 ||
-			rest[len(rest)-1].Event.ID < other.work[0].Event.ID || rest[0].Event.ID > other.work[len(other.work)-1].Event.ID {
+		if i == self || other == nil || !overlap(rest, other.work) {
 			continue // nearly always: sweeps of claimers do not overlap
 		}
 		before := len(rest)

@@ -52,7 +52,9 @@ type watermark struct {
 // propose makes head the candidate, unless one exists.
 func (w *watermark) propose(now time.Time, head int64, xmax uint64) {
 	if w.xid == 0 {
-		w.next, w.xid, w.at = head, xmax, now
+		w.next = head
+		w.xid = xmax
+		w.at = now
 	}
 }
 
@@ -117,15 +119,20 @@ func (s *sweep) setPolling(polling bool) {
 
 // due reports whether a sweep should begin.
 func (s *sweep) due(now time.Time) bool {
-	return s.active || s.wanted != sweepNone || s.polling && !now.Before(s.restUntil) || !now.Before(s.next)
+	if s.active || s.wanted != sweepNone {
+		return true
+	}
+	return s.polling && !now.Before(s.restUntil) || !now.Before(s.next)
 }
 
 // start chooses where the next claim begins. It reports whether a new run begins.
 func (s *sweep) start(now time.Time) bool {
 	s.began, s.before = now, s.head
+
 	if s.active && s.wanted <= s.kind {
 		return false // the requested run follows this one
 	}
+
 	kind, requested := sweepHead, s.wanted != sweepNone
 	switch {
 	case requested:
@@ -137,9 +144,13 @@ func (s *sweep) start(now time.Time) bool {
 	case !now.Before(s.nextNear):
 		kind = sweepNear
 	}
-	s.wanted, s.active, s.kind = sweepNone, true, kind
+
+	s.wanted = sweepNone
+	s.active = true
+	s.kind = kind
 	s.near.runBegins(now, s.writers.ended, 0)
 	s.low.runBegins(now, s.writers.ended, settleTime)
+
 	switch kind {
 	case sweepFull:
 		s.cursor = beforeAll
@@ -153,6 +164,7 @@ func (s *sweep) start(now time.Time) bool {
 	case sweepHead, sweepNone:
 		s.cursor = s.head
 	}
+
 	return true
 }
 
@@ -192,6 +204,7 @@ type restart struct{ head, last int64 }
 
 // examine processes the snapshot of a claim of the common sweep.
 func (s *sweep) examine(now time.Time, q *Query, c *Claimed) {
+
 	s.xmin, s.writers.ended = c.Xmin, c.Xmin
 	if q.OpenWriters {
 		s.rewindEnded(c.Open)
@@ -205,6 +218,7 @@ func (s *sweep) examine(now time.Time, q *Query, c *Claimed) {
 			}
 		}
 	}
+
 	s.writers.stuck = s.near.xid > s.writers.ended && now.Sub(s.near.at) >= skipAfter
 }
 
@@ -236,17 +250,21 @@ func (s *sweep) skipOpen(open []uint64) {
 // before is the head before the sequence was read. The state becomes that of a new relay.
 func (s *sweep) restarted(q *Query, c *Claimed) *restart {
 	if !q.OpenWriters || !s.writers.belowNear {
+
 		return nil
 	}
 	s.writers.belowNear = false
+
 	if c.LastID == nil || *c.LastID >= s.before {
 		return nil
 	}
+
 	r := &restart{head: s.before, last: *c.LastID}
 	s.head, s.before = r.last, r.last
 	s.near, s.low = watermark{}, watermark{}
 	s.writers = openWriters{ended: s.writers.ended}
 	s.begin(sweepFull)
+
 	return r
 }
 
@@ -276,22 +294,28 @@ func (s *sweep) wait(now time.Time) {
 
 // swept records the result of a claim of the common sweep.
 func (s *sweep) swept(now time.Time, q Query, c *Claimed) {
+
 	n := len(c.Work)
 	s.examine(now, &q, c)
+
 	if n > 0 {
 		s.writers.belowNear = s.writers.belowNear || c.Work[0].Event.ID <= s.near.id
 		s.cursor = max(s.cursor, c.Work[n-1].Event.ID)
 	}
+
 	// The current head may be newer than the snapshot. Ids drawn and claimed since have neighbors whose transactions
 	// the snapshot does not know.
 	s.near.propose(now, s.before, c.Xmax)
 	s.low.propose(now, s.before, c.Xmax)
+
 	switch {
 	case c.Cut || n >= q.Limit: // the run continues
 	case q.step: // continue after the step
 		s.cursor = max(s.cursor, q.Upto)
 		if s.kind == sweepFull {
-			s.active, s.full.begun, s.full.after = false, true, s.cursor
+			s.active = false
+			s.full.begun = true
+			s.full.after = s.cursor
 			s.nextFull = now.Add(time.Duration(float64(now.Sub(s.began)) / sweepShare))
 		}
 	default:
@@ -301,18 +325,22 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) {
 
 // ended closes a run that found nothing more to claim. cost is the duration of its last claim.
 func (s *sweep) ended(now time.Time, cost time.Duration) {
+
 	s.active = false
 	stretch := time.Duration(float64(cost) / sweepShare)
+
 	if s.kind >= sweepNear {
 		s.near.runEnded()
 		if cost > cheapSweep {
 			s.nextNear = now.Add(stretch)
 		}
 	}
+
 	if s.kind >= sweepLow {
 		s.low.runEnded()
 		s.rest(now, max(s.poll(), stretch))
 	}
+
 	if s.kind == sweepFull {
 		s.nextFull = now.Add(s.poll())
 		if stretch > s.poll() {
@@ -323,5 +351,6 @@ func (s *sweep) ended(now time.Time, cost time.Duration) {
 		}
 		s.full = fullRun{}
 	}
+
 	s.restUntil = now.Add(wake.PollingPause)
 }

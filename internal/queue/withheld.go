@@ -59,6 +59,7 @@ func (h *withheldRows) except(ids []int64) (rest, except []int64) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	now := time.Now()
 	waits := make(map[int64]bool)
 	for r, row := range h.rows {
@@ -67,11 +68,13 @@ func (h *withheldRows) except(ids []int64) (rest, except []int64) {
 			except = append(except, r.EventID)
 		}
 	}
+
 	for _, id := range ids {
 		if !waits[id] {
 			rest = append(rest, id)
 		}
 	}
+
 	return rest, except
 }
 
@@ -82,6 +85,7 @@ func (h *withheldRows) due() (is bool) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	now := time.Now()
 	for r, row := range h.rows {
 		switch late := now.Sub(row.at); {
@@ -93,6 +97,7 @@ func (h *withheldRows) due() (is bool) {
 			is = true
 		}
 	}
+
 	return is
 }
 
@@ -117,10 +122,12 @@ func (h *withheldRows) settled(ctx context.Context, c *claim, s *Settlement, ref
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	waits := make(map[deliveries.Ref]error, len(refused))
 	for _, r := range refused {
 		waits[r.Item] = r.Err
 	}
+
 	before, all := len(h.rows), s.rows()
 	for _, r := range all {
 		if row := h.rows[r]; row != nil && waits[r] == nil {
@@ -128,8 +135,10 @@ func (h *withheldRows) settled(ctx context.Context, c *claim, s *Settlement, ref
 			delete(h.rows, r)
 		}
 	}
+
 	changed := len(refused) > 0 || len(h.rows) < before
 	isNew := false
+
 	for r, err := range waits {
 		if h.rows[r] == nil {
 			isNew = true
@@ -139,15 +148,18 @@ func (h *withheldRows) settled(ctx context.Context, c *claim, s *Settlement, ref
 		}
 		h.addLocked(ctx, c, r, s, err)
 	}
+
 	if changed {
 		h.changedLocked()
 	}
+
 	switch accepted := len(all) - len(refused); {
 	case accepted > 0:
 		h.alone.Store(0)
 	case isNew:
 		h.alone.Add(1)
 	}
+
 	return isNew && h.alone.Load() > 1, nil
 }
 
@@ -167,11 +179,13 @@ func (h *withheldRows) keep(ctx context.Context, c *claim, s *Settlement) {
 
 // addLocked records that the outcome of a row was refused. The leases of deliveries that run are not written.
 func (h *withheldRows) addLocked(ctx context.Context, c *claim, r deliveries.Ref, s *Settlement, err error) {
+
 	row := h.rows[r]
 	if row == nil {
 		row = &withheldRow{pauses: withheld.Pauses(), err: errTaken}
 		h.rows[r] = row
 	}
+
 	isRefusal := !errors.Is(err, errTaken)
 	if isRefusal && errors.Is(row.err, errTaken) {
 		withheld.Log(ctx, h.log, r.EventID, r.Destination, err)
@@ -179,14 +193,18 @@ func (h *withheldRows) addLocked(ctx context.Context, c *claim, r deliveries.Ref
 	if isRefusal {
 		row.err = err
 	}
+
 	row.at = time.Now().Add(row.pauses.NextBackOff())
 
 	row.outcome = s.of([]deliveries.Ref{r})
 	if !row.outcome.runs() {
 		return
 	}
+
 	i := slices.IndexFunc(c.work, func(w Work) bool { return w.ref() == r })
-	row.work, row.rest, row.acknowledged = &c.work[i], c.unfinished[i], row.outcome.Acknowledged
+	row.work = &c.work[i]
+	row.rest = c.unfinished[i]
+	row.acknowledged = row.outcome.Acknowledged
 	row.outcome = &Settlement{}
 	row.leased(row)
 }
@@ -205,10 +223,12 @@ func (row *withheldRow) leased(to *withheldRow) {
 func (h *withheldRows) answered(l *lease, e deliveries.Entry, v dispatch.Verdict) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if l.answered {
 		return
 	}
 	l.answered = true
+
 	row := l.row
 	switch {
 	case !v.Settles():
@@ -216,13 +236,16 @@ func (h *withheldRows) answered(l *lease, e deliveries.Entry, v dispatch.Verdict
 	case v == dispatch.VerdictDelivered && row.work.Event.Replay > 0:
 		row.acknowledged = append(row.acknowledged, e.Ref)
 	}
+
 	if slices.ContainsFunc(row.rest.leased, func(l *lease) bool { return !l.answered }) {
 		return
 	}
 
 	row.outcome = &Settlement{Acknowledged: row.acknowledged} // a claim may still have the empty one
 	row.outcome.add(row.work, row.rest)
-	row.work, row.rest, row.acknowledged = nil, nil, nil
+	row.work = nil
+	row.rest = nil
+	row.acknowledged = nil
 }
 
 // changedLocked updates the report after a change of the rows.

@@ -58,10 +58,12 @@ type Query struct {
 
 // String describes the query, for tests and logs.
 func (q Query) String() string {
+
 	own := ""
 	if q.lane != nil {
 		own = " for " + q.lane.Destination().Name
 	}
+
 	switch q.Source {
 	case SourceIDs:
 		return fmt.Sprintf("ids %v", q.IDs)
@@ -177,14 +179,17 @@ func (s *Settlement) Empty() bool {
 // or of an event without a decided destination, or else the row itself.
 func (s *Settlement) owner() func(deliveries.Ref) deliveries.Ref {
 	whole := make(map[int64]bool)
+
 	for _, id := range slices.Concat(s.Done, s.DeadLettered, s.Deferred) {
 		whole[id] = true
 	}
+
 	for _, r := range s.Remove {
 		if r.Destination == "" {
 			whole[r.EventID] = true
 		}
 	}
+
 	return func(r deliveries.Ref) deliveries.Ref {
 		if whole[r.EventID] {
 			return deliveries.Ref{EventID: r.EventID}
@@ -199,6 +204,7 @@ func (s *Settlement) rows() []deliveries.Ref {
 	for _, id := range slices.Concat(s.Done, s.DeadLettered, s.Deferred) {
 		all = append(all, deliveries.Ref{EventID: id})
 	}
+
 	owner := s.owner()
 	for _, r := range s.Remove {
 		all = append(all, owner(r))
@@ -218,6 +224,7 @@ func (s *Settlement) of(rows []deliveries.Ref) *Settlement {
 	for _, r := range rows {
 		wanted[r] = true
 	}
+
 	owner := s.owner()
 	events := func(ids []int64) (some []int64) {
 		for _, id := range ids {
@@ -227,6 +234,7 @@ func (s *Settlement) of(rows []deliveries.Ref) *Settlement {
 		}
 		return some
 	}
+
 	refs := func(all []deliveries.Ref) (some []deliveries.Ref) {
 		for _, r := range all {
 			if wanted[owner(r)] {
@@ -235,6 +243,7 @@ func (s *Settlement) of(rows []deliveries.Ref) *Settlement {
 		}
 		return some
 	}
+
 	part := &Settlement{
 		Done: events(s.Done), DeadLettered: events(s.DeadLettered), Deferred: events(s.Deferred),
 		Remove: refs(s.Remove), Acknowledged: refs(s.Acknowledged),
@@ -244,6 +253,7 @@ func (s *Settlement) of(rows []deliveries.Ref) *Settlement {
 			part.Put = append(part.Put, s.Put[i])
 		}
 	}
+
 	return part
 }
 
@@ -275,18 +285,22 @@ func (s *Settlement) join(o *Settlement) {
 func (s *Settlement) add(w *Work, r *unfinished) {
 	first := len(s.Put)
 	s.Put = append(s.Put, r.put...)
+
 	for _, l := range r.leased {
 		if !l.answered {
 			s.Put = append(s.Put, l.entry)
 		}
 	}
+
 	for i := range r.returned {
 		s.Put = append(s.Put, r.returned[i].entry)
 	}
+
 	open := false
 	for i := first; i < len(s.Put); i++ {
 		open = open || s.Put[i].State != deliveries.Dead || s.Put[i].ReportTo != ""
 	}
+
 	rest := len(s.Put) - first
 	switch {
 	case !w.Fresh && w.Destination != "" && rest > 0: // Put replaces the row
@@ -307,15 +321,18 @@ func (s *Settlement) finished() []int64 {
 	for _, r := range s.Remove {
 		ids = append(ids, r.EventID)
 	}
+
 	fresh := make(map[int64]bool, len(s.DeadLettered))
 	for _, id := range s.DeadLettered {
 		fresh[id] = true
 	}
+
 	for _, e := range s.Put {
 		if e.State == deliveries.Dead && !fresh[e.EventID] {
 			ids = append(ids, e.EventID)
 		}
 	}
+
 	slices.Sort(ids)
 	return ids
 }
