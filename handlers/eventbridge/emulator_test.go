@@ -10,7 +10,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
@@ -21,7 +20,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.AWS(t)
 	bus := awstest.NewBus(t, endpoint)
-	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
+	proxy := handlertest.StartProxy(t, strings.TrimPrefix(endpoint, "http://"))
 	cfg := Config{EventBus: bus.Name, Access: awstest.Access("http://" + proxy.Addr())}
 	list := func(id int64) *delivery.Event { return awstest.Event(id, `[1]`) }
 	handlertest.Run(t, handlertest.Destination{

@@ -14,7 +14,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
@@ -93,7 +92,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.AWS(t)
 	s := newStream(t, endpoint, 2)
-	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
+	proxy := handlertest.StartProxy(t, strings.TrimPrefix(endpoint, "http://"))
 	cfg := Config{Stream: s.name, Access: awstest.Access("http://" + proxy.Addr())}
 	const limit = 1 << 20 // of a stream, unless it was raised
 	big := func(id int64) *delivery.Event { return awstest.Big(id, limit) }

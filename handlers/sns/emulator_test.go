@@ -12,7 +12,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
@@ -51,7 +50,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			endpoint := testenv.SQS(t)
 			arn, q := newTopic(t, endpoint, suffix)
-			proxy := faultproxy.Start(t, inOrder(t, endpoint))
+			proxy := handlertest.StartProxy(t, inOrder(t, endpoint))
 			cfg := Config{TopicARN: arn, Access: awstest.Access("http://" + proxy.Addr())}
 			big := func(id int64) *delivery.Event { return awstest.Big(id, awsapi.MaxMessage) }
 			handlertest.Run(t, handlertest.Destination{

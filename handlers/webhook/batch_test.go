@@ -20,7 +20,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -155,7 +154,7 @@ func TestBatchSuite(t *testing.T) {
 			}
 			return one
 		}))
-		proxy := faultproxy.Start(t, r.addr)
+		proxy := handlertest.StartProxy(t, r.addr)
 		runBatchSuite(t, r, proxy, Config{
 			URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: tlsconf.Config{CAFile: ca}, BatchFormat: BatchCloudEvents,
 		}, true, "HTTP/2.0")
@@ -163,12 +162,12 @@ func TestBatchSuite(t *testing.T) {
 	t.Run("NDJSON, all or nothing, HTTP/1.1", func(t *testing.T) {
 		t.Parallel()
 		r := startReceiver(t, wholeAnswer(func(e arrivedEvent) int { return statusOfKind(e.kind()) }))
-		proxy := faultproxy.Start(t, r.addr)
+		proxy := handlertest.StartProxy(t, r.addr)
 		runBatchSuite(t, r, proxy, Config{URL: "http://" + proxy.Addr() + "/hook?key=" + suiteQuery, BatchFormat: BatchNDJSON}, false, "HTTP/1.1")
 	})
 }
 
-func runBatchSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, each bool, proto string) {
+func runBatchSuite(t *testing.T, r *receiver, proxy *handlertest.Proxy, cfg Config, each bool, proto string) {
 	t.Helper()
 	cfg.BearerToken, cfg.SigningSecrets = secretOf(suiteToken), secrets(suiteSecret)
 	kind := func(kind string) func(testing.TB) error {

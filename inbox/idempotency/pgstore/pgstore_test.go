@@ -11,7 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
-	"github.com/notifyd/notifyd/inbox/idempotency/storetest"
+	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )

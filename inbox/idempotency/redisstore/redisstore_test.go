@@ -9,7 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
-	"github.com/notifyd/notifyd/inbox/idempotency/storetest"
+	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 

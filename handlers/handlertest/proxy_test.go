@@ -1,4 +1,4 @@
-package faultproxy_test
+package handlertest_test
 
 import (
 	"bufio"
@@ -14,17 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var _ handlertest.Network = (*faultproxy.Proxy)(nil)
+var _ handlertest.Network = (*handlertest.Proxy)(nil)
 
 // patience bounds a test that waits for something that must happen.
 const patience = 2 * time.Minute
@@ -86,7 +81,7 @@ type peer struct {
 	r *bufio.Reader
 }
 
-func dial(t *testing.T, p *faultproxy.Proxy) *peer {
+func dial(t *testing.T, p *handlertest.Proxy) *peer {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", p.Addr(), patience)
 	if err != nil {
@@ -156,7 +151,7 @@ func must(t *testing.T, err error) {
 func TestPasses(t *testing.T) {
 	t.Parallel()
 	u := startUpper(t)
-	p := faultproxy.Start(t, u.addr)
+	p := handlertest.StartProxy(t, u.addr)
 	a, b := dial(t, p), dial(t, p)
 	a.say("one")
 	b.say("two")
@@ -188,7 +183,7 @@ func TestPasses(t *testing.T) {
 // TestHalfClosed: a client may say that it is done and wait for the answer.
 func TestHalfClosed(t *testing.T) {
 	t.Parallel()
-	p := faultproxy.Start(t, startUpper(t).addr)
+	p := handlertest.StartProxy(t, startUpper(t).addr)
 	c := dial(t, p)
 	p.Mute()
 	c.say("last words")
@@ -205,7 +200,7 @@ func TestHalfClosed(t *testing.T) {
 func TestMute(t *testing.T) {
 	t.Parallel()
 	u := startUpper(t)
-	p := faultproxy.Start(t, u.addr)
+	p := handlertest.StartProxy(t, u.addr)
 	before := dial(t, p)
 	before.say("a")
 	before.hear("A")
@@ -229,7 +224,7 @@ func TestMute(t *testing.T) {
 // not at all, when Mute returns.
 func TestMuteTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
-	p := faultproxy.Start(t, startUpper(t).addr)
+	p := handlertest.StartProxy(t, startUpper(t).addr)
 	c := dial(t, p)
 	for range 200 {
 		c.say("x")
@@ -266,7 +261,7 @@ func TestMuteOfAClientThatDoesNotRead(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-served })
-	p := faultproxy.Start(t, l.Addr().String())
+	p := handlertest.StartProxy(t, l.Addr().String())
 	c := dial(t, p)
 	n, err := io.CopyN(io.Discard, c, 1<<20)
 	must(t, err)
@@ -286,7 +281,7 @@ func TestMuteOfAClientThatDoesNotRead(t *testing.T) {
 func TestMuteAfter(t *testing.T) {
 	t.Parallel()
 	u := startUpper(t)
-	p := faultproxy.Start(t, u.addr, faultproxy.MuteAfter([]byte("something longer\n"), []byte("now\n")))
+	p := handlertest.StartProxy(t, u.addr, handlertest.MuteAfter([]byte("something longer\n"), []byte("now\n")))
 	c, other := dial(t, p), dial(t, p)
 	c.say("now") // before Mute it means nothing
 	c.hear("NOW")
@@ -313,7 +308,7 @@ func TestMuteAfter(t *testing.T) {
 func TestCut(t *testing.T) {
 	t.Parallel()
 	u := startUpper(t)
-	p := faultproxy.Start(t, u.addr)
+	p := handlertest.StartProxy(t, u.addr)
 	a, b := dial(t, p), dial(t, p)
 	for _, c := range []*peer{a, b} {
 		c.say("a")
@@ -346,7 +341,7 @@ func TestCut(t *testing.T) {
 
 func TestRefuse(t *testing.T) {
 	t.Parallel()
-	p := faultproxy.Start(t, startUpper(t).addr)
+	p := handlertest.StartProxy(t, startUpper(t).addr)
 	c := dial(t, p)
 	c.say("a")
 	c.hear("A")
@@ -369,7 +364,7 @@ func TestServerIsDown(t *testing.T) {
 	t.Parallel()
 	port, err := freeport.Pick(t.Context())
 	must(t, err)
-	p := faultproxy.Start(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	p := handlertest.StartProxy(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	// The reset may come while the client is still connecting.
 	conn, err := net.DialTimeout("tcp", p.Addr(), patience)
 	if err == nil {
@@ -384,7 +379,7 @@ func TestServerIsDown(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	p, err := faultproxy.New(startUpper(t).addr)
+	p, err := handlertest.NewProxy(startUpper(t).addr)
 	must(t, err)
 	c := dial(t, p)
 	must(t, p.WaitAccepted(testenv.Within(t, patience), 1))
@@ -409,7 +404,7 @@ func TestClose(t *testing.T) {
 // TestFaultsAtOnce is for the race detector and for hangs.
 func TestFaultsAtOnce(t *testing.T) {
 	t.Parallel()
-	p := faultproxy.Start(t, startUpper(t).addr)
+	p := handlertest.StartProxy(t, startUpper(t).addr)
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients, faults sync.WaitGroup
 	for range 4 {

@@ -1,10 +1,4 @@
-// Package faultproxy is a TCP proxy on the loopback that fails on command, for
-// tests of faults between a request and its answer. A fault is in effect when the
-// method that makes it returns.
-//
-// A [Proxy] is the Network of a handlertest.Destination. The package needs
-// the standard library alone.
-package faultproxy
+package handlertest
 
 import (
 	"context"
@@ -20,8 +14,9 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 )
 
-// Proxy passes connections on to a server. All methods are safe for concurrent
-// use.
+// Proxy is a TCP proxy on the loopback that fails on command, for tests of faults between a request and its answer. A
+// fault is in effect when the method that makes it returns. A Proxy is the Network of a [Destination]. All methods are safe
+// for concurrent use.
 type Proxy struct {
 	upstream string
 	matches  [][]byte // what Mute waits for
@@ -42,20 +37,20 @@ type Proxy struct {
 	changed  chan struct{} // closed and replaced at every change that is waited for
 }
 
-// Option changes how a proxy works.
-type Option func(*Proxy)
+// ProxyOption changes how a proxy works.
+type ProxyOption func(*Proxy)
 
 // MuteAfter makes [Proxy.Mute] begin on each connection only when its client
 // has sent one of matches, which are not empty. It is for protocols that answer
 // several times before the answer that counts: "\r\n.\r\n" ends a mail of SMTP.
 // The proxy has to see the plain text.
-func MuteAfter(matches ...[]byte) Option { return func(p *Proxy) { p.matches = matches } }
+func MuteAfter(matches ...[]byte) ProxyOption { return func(p *Proxy) { p.matches = matches } }
 
-// Start starts a proxy for the server at upstream, host:port, which need not
+// StartProxy starts a proxy for the server at upstream, host:port, which need not
 // be there yet. The end of the test closes it.
-func Start(tb testing.TB, upstream string, opts ...Option) *Proxy {
+func StartProxy(tb testing.TB, upstream string, opts ...ProxyOption) *Proxy {
 	tb.Helper()
-	p, err := New(upstream, opts...)
+	p, err := NewProxy(upstream, opts...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -63,8 +58,8 @@ func Start(tb testing.TB, upstream string, opts ...Option) *Proxy {
 	return p
 }
 
-// New is [Start] without a test. The caller closes the proxy.
-func New(upstream string, opts ...Option) (*Proxy, error) {
+// NewProxy is [StartProxy] without a test. The caller closes the proxy.
+func NewProxy(upstream string, opts ...ProxyOption) (*Proxy, error) {
 	p := &Proxy{upstream: upstream, pairs: make(map[*pair]struct{}), changed: make(chan struct{})}
 	for _, opt := range opts {
 		opt(p)
@@ -73,7 +68,7 @@ func New(upstream string, opts ...Option) (*Proxy, error) {
 	l, err := freeport.Listen(p.ctx)                           // a port that is still free when the proxy comes back to it
 	if err != nil {
 		p.cancel()
-		return nil, fmt.Errorf("faultproxy: %w", err)
+		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p.addr = l.Addr().String()
 	p.accept(l)
@@ -118,7 +113,7 @@ func (p *Proxy) reopen() {
 	case err == nil:
 		p.accept(l)
 	case errors.Is(err, syscall.EADDRINUSE):
-		panic(fmt.Sprintf("faultproxy: another process has taken %s", p.addr))
+		panic(fmt.Sprintf("proxy: another process has taken %s", p.addr))
 	}
 }
 

@@ -1,4 +1,4 @@
-package oteloutbox_test
+package oteltrace_test
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/notifyd/notifyd/observe/oteltrace"
 	"github.com/notifyd/notifyd/outbox"
-	"github.com/notifyd/notifyd/outbox/oteloutbox"
 )
 
 // The event carries the span of the request to its receivers.
@@ -31,7 +31,7 @@ func ExampleWrite() {
 }
 
 func placeOrder(ctx context.Context, tx pgx.Tx, id string) error {
-	return oteloutbox.Write(ctx, tx, outbox.Event{Type: "order.placed", Payload: map[string]string{"id": id}})
+	return oteltrace.Write(ctx, tx, outbox.Event{Type: "order.placed", Payload: map[string]string{"id": id}})
 }
 
 // keep is a transaction that keeps the headers of an event.

@@ -1,12 +1,4 @@
-// Package oteloutbox writes events as package outbox does, each with the trace of
-// its writer: the span in the context becomes the event's headers traceparent and
-// tracestate (W3C Trace Context), and deliveries and consumers continue its
-// trace. It has the same functions as package outbox: changing the import is
-// enough.
-//
-// It needs the API of OpenTelemetry and no SDK. Package outbox needs neither: an
-// application without traces gets no dependency.
-package oteloutbox
+package oteltrace
 
 import (
 	"context"
@@ -53,7 +45,7 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 	copy(all, events)
 	for i := range all {
 		e := &all[i]
-		if named(e.Headers, parent) {
+		if hasTrace(e.Headers) {
 			continue
 		}
 		headers := make(map[string]string, len(e.Headers)+len(fields))
@@ -66,13 +58,10 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 	return all
 }
 
-// parent is the header that identifies a trace.
-const parent = "traceparent"
-
-// named reports whether headers have a name, in any case.
-func named(headers map[string]string, name string) bool {
-	for other := range headers {
-		if strings.EqualFold(other, name) {
+// hasTrace reports whether headers identify a trace, in any case.
+func hasTrace(all map[string]string) bool {
+	for name := range all {
+		if strings.EqualFold(name, "traceparent") {
 			return true
 		}
 	}

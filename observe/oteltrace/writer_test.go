@@ -1,4 +1,4 @@
-package oteloutbox_test
+package oteltrace_test
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/observe/oteltrace"
 	"github.com/notifyd/notifyd/outbox"
-	"github.com/notifyd/notifyd/outbox/oteloutbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -52,7 +52,7 @@ func TestEvents(t *testing.T) {
 	events := []outbox.Event{
 		{Type: "a"}, {Type: "b", Headers: shared}, {Type: "c", Headers: map[string]string{"TraceParent": "own", "tracestate": "own=1"}},
 	}
-	got := oteloutbox.Events(inSpan(t, trace.FlagsSampled), events...)
+	got := oteltrace.Events(inSpan(t, trace.FlagsSampled), events...)
 	for i, want := range []map[string]string{
 		{"traceparent": parent, "tracestate": state},
 		{"traceparent": parent, "tracestate": state, "tenant": "a"},
@@ -65,13 +65,13 @@ func TestEvents(t *testing.T) {
 	if events[0].Headers != nil || len(shared) != 2 {
 		t.Errorf("the given event became %v", events)
 	}
-	if got := oteloutbox.Events(inSpan(t, 0), events[0]); got[0].Headers["traceparent"] != parent[:53]+"00" {
+	if got := oteltrace.Events(inSpan(t, 0), events[0]); got[0].Headers["traceparent"] != parent[:53]+"00" {
 		t.Errorf("not sampled, and written as %v", got[0].Headers)
 	}
-	if got := oteloutbox.Events(t.Context(), events...); len(got) != 3 || got[0].Headers != nil {
+	if got := oteltrace.Events(t.Context(), events...); len(got) != 3 || got[0].Headers != nil {
 		t.Errorf("without a span: %v", got)
 	}
-	if got := oteloutbox.Events(inSpan(t, 0)); len(got) != 0 {
+	if got := oteltrace.Events(inSpan(t, 0)); len(got) != 0 {
 		t.Errorf("of nothing: %v", got)
 	}
 }
@@ -92,10 +92,10 @@ func TestWrites(t *testing.T) {
 	ctx := inSpan(t, trace.FlagsSampled)
 	e := outbox.Event{Type: "a", Payload: 1}
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if err := oteloutbox.Write(ctx, tx, e, e); err != nil {
+		if err := oteltrace.Write(ctx, tx, e, e); err != nil {
 			return err
 		}
-		return oteloutbox.WriteTo(ctx, tx, "relay", e)
+		return oteltrace.WriteTo(ctx, tx, "relay", e)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -106,10 +106,10 @@ func TestWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := oteloutbox.WriteSQL(ctx, tx, e); err != nil {
+	if err := oteltrace.WriteSQL(ctx, tx, e); err != nil {
 		t.Error(err)
 	}
-	if err := oteloutbox.WriteSQLTo(ctx, tx, "relay", e); err != nil {
+	if err := oteltrace.WriteSQLTo(ctx, tx, "relay", e); err != nil {
 		t.Error(err)
 	}
 	if err := tx.Commit(); err != nil {
