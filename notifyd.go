@@ -28,6 +28,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
@@ -199,7 +200,7 @@ func (r *Relay) wireListener() error {
 // subscriber returns the relay's part in a listener.
 func (r *Relay) subscriber() *listener.Subscriber {
 	return &listener.Subscriber{
-		Channel: outboxsql.Channel(r.config.Schema), Hints: hints{r}, OnListen: r.canListen, OnBlind: hints{r}.Blind,
+		Channel: pgschema.Channel(r.config.Schema), Hints: hints{r}, OnListen: r.canListen, OnBlind: hints{r}.Blind,
 		OnChange: func(err error) {
 			incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/limit"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // eventIDs is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
@@ -236,7 +236,7 @@ func (t *tables) done(name string, e *raw) bool {
 
 // gets reports whether the event belongs to the shard. For a deleted event, whose shard is unknown, it reports true.
 func (p *eventPosition) gets(e *raw) bool {
-	return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.shard
+	return e.Gone || pgschema.ShardOf(e.hash, p.shards) == p.shard
 }
 
 // lowest is an id that all positions of a stream have passed, with all below it.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // ErrNothingToReplay is wrapped by the error about a range in which the destination has received nothing.
@@ -175,7 +175,7 @@ func (s *Client) noted(ctx context.Context, tx pgx.Tx, a Action, what positionDe
 	if err := s.recordMove(ctx, tx, a, what); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
 	return err
 }
 

@@ -82,10 +82,7 @@ func (s *shop) createTables(ctx context.Context) error {
 	if _, err := s.pool.Exec(ctx, schemaSQL); err != nil {
 		return fmt.Errorf("create the tables of the shop: %w", err)
 	}
-	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyAuto)
-		return err
-	}); err != nil {
+	if err := outboxsql.MigratePool(ctx, s.pool); err != nil {
 		return err
 	}
 	return errors.Join(inbox.Create(ctx, s.pool, inbox.DefaultSchema), pgstore.Create(ctx, s.pool, pgstore.DefaultSchema))

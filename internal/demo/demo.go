@@ -143,7 +143,7 @@ func (d *demo) open(ctx context.Context) error {
 
 func (d *demo) migrate(ctx context.Context) error {
 	return d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.NotifyKeep); err != nil {
+		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.MigrateOptions{}); err != nil {
 			return err
 		}
 		if d.Mode != outboxsql.ModeStream {

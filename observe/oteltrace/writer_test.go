@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"go.opentelemetry.io/otel/trace"
 
@@ -81,10 +80,7 @@ func TestWrites(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testenv.Database(t))
 	for _, schema := range []string{"public", "relay"} {
-		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-			_, err := outboxsql.Migrate(t.Context(), c.Conn(), schema, outboxsql.NotifyOff)
-			return err
-		})
+		_, err := outboxsql.Migrate(t.Context(), pool, schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyOff})
 		if err != nil {
 			t.Fatal(err)
 		}

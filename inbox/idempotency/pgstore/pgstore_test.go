@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
+	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )

@@ -1,8 +1,10 @@
-package outboxsql
+package pgschema
 
 import (
 	"context"
 	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // MayNotify is a condition in SQL: the notification queue of the server, which all of its databases share, is less than
@@ -15,8 +17,13 @@ const MayNotify = `pg_catalog.pg_notification_queue_usage() < 0.5`
 var ErrNotifyQueue = errors.New("the notification queue of the server is more than half full, so that notifyd does not notify; " +
 	"once it is full, PostgreSQL refuses every commit that notifies: end the session that listens inside a transaction, which notifyd doctor names")
 
+// Execer is what runs a statement: a connection, a pool, or a transaction.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
 // Notify sends a notification, or returns [ErrNotifyQueue]. Notifications are hints: most senders ignore that.
-func Notify(ctx context.Context, db DB, channel, payload string) error {
+func Notify(ctx context.Context, db Execer, channel, payload string) error {
 	tag, err := db.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+MayNotify, channel, payload)
 	if err == nil && tag.RowsAffected() == 0 {
 		return ErrNotifyQueue

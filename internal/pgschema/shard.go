@@ -1,4 +1,4 @@
-package outboxsql
+package pgschema
 
 import "fmt"
 
