@@ -10,6 +10,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // eventIDs is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
@@ -51,7 +52,7 @@ func (s *routeRange) contains(id int64) bool { return !s.from.has(id) && (!s.end
 
 // leads reports whether the most specific pattern leads to the destination.
 func (s *routeRange) leads(eventType string) bool {
-	best := delivery.BestPattern(slices.Concat(s.patterns, s.others), eventType)
+	best := routing.Best(slices.Concat(s.patterns, s.others), eventType)
 	return best >= 0 && best < len(s.patterns)
 }
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -53,7 +53,7 @@ func (r *ReplayRange) validate() error {
 		return fmt.Errorf("%w: a rate of %v per second", ErrInvalid, r.Rate)
 	}
 	for _, p := range r.Types {
-		if err := delivery.CheckPattern(p); err != nil {
+		if err := routing.Check(p); err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 	}

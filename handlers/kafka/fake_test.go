@@ -222,7 +222,7 @@ func TestRefusedRecordFailsAlone(t *testing.T) {
 			for i := range poisoned {
 				all[i].Payload = []byte(`{"poison": true}`)
 			}
-			errs := h.DeliverBatch(delivery.WithoutOrder(t.Context()), all)
+			errs := h.DeliverBatch(delivery.WithCall(t.Context(), delivery.Call{Unordered: true}), all)
 			for i, err := range errs {
 				want := "delivered"
 				if poisoned[i] {
@@ -253,7 +253,7 @@ func TestRefusedRecordHoldsUpItsAggregate(t *testing.T) {
 			}
 			all[2].AggregateID = ""
 			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered delivered unclear-permanent delivered delivered delivered") //nolint:dupword // answers
-			total := delivery.WithTotalOrder(t.Context())
+			total := delivery.WithCall(t.Context(), delivery.Call{TotalOrder: true})
 			deliverytest.WantClasses(t, h.DeliverBatch(total, all[2:]), "unclear-permanent unavailable unavailable unavailable") //nolint:dupword // answers
 		})
 	}

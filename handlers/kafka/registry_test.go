@@ -246,7 +246,7 @@ func TestRefusedSchemaHoldsUpItsAggregate(t *testing.T) {
 			}
 			all[2].Type = "bad"
 			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered delivered unclear-permanent delivered unavailable delivered") //nolint:dupword // answers
-			unordered := delivery.WithoutOrder(t.Context())
+			unordered := delivery.WithCall(t.Context(), delivery.Call{Unordered: true})
 			deliverytest.WantClasses(t, h.DeliverBatch(unordered, all[2:]), "unclear-permanent delivered delivered delivered") //nolint:dupword // answers
 		})
 	}

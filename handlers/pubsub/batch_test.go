@@ -157,7 +157,7 @@ func TestTotalOrder(t *testing.T) {
 	})
 	all := events(6, "a")
 	all[2].AggregateID, all[4].AggregateID = "b", "b"
-	errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testenv.Within(t, patience)), all)
+	errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(delivery.WithCall(testenv.Within(t, patience), delivery.Call{TotalOrder: true}), all)
 	if want := deliverytest.Times("delivered", 3) + " " + deliverytest.Times("unclear-retry", 3); deliverytest.Classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
 		t.Errorf("%s\nwant %s; requests %q", deliverytest.Classes(errs), want, got)
 	}
@@ -199,7 +199,7 @@ func TestBadOnes(t *testing.T) {
 			})
 			ctx := testenv.Within(t, patience)
 			if c.unordered {
-				ctx = delivery.WithoutOrder(ctx)
+				ctx = delivery.WithCall(ctx, delivery.Call{Unordered: true})
 			}
 			errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(ctx, events(6, "a", "b"))
 			if got := deliverytest.Classes(errs); got != c.want {
@@ -242,7 +242,7 @@ func TestNothingOvertakes(t *testing.T) {
 		ctx := testenv.Within(t, patience)
 		total := rapid.Bool().Draw(r, "total")
 		if total {
-			ctx = delivery.WithTotalOrder(ctx)
+			ctx = delivery.WithCall(ctx, delivery.Call{TotalOrder: true})
 		}
 		errs := h.DeliverBatch(ctx, all)
 		arrived := make(map[string]bool)

@@ -496,7 +496,7 @@ func TestResultsOfTotalOrder(t *testing.T) {
 		return result{Status: map[string]int{"2": 500}[e.id()] + map[bool]int{true: 200}[e.id() != "2"], RetryAfter: 3}
 	}))
 	h := deliverytest.Open(t, NewBatch, Config{URL: r.url(), BatchFormat: BatchNDJSON, BatchBytes: 1000})
-	errs := h.DeliverBatch(delivery.WithTotalOrder(t.Context()), deliverytest.Spread("hook", deliverytest.UpTo(8)...))
+	errs := h.DeliverBatch(delivery.WithCall(t.Context(), delivery.Call{TotalOrder: true}), deliverytest.Spread("hook", deliverytest.UpTo(8)...))
 	deliverytest.WantClasses(t, errs, "delivered unclear-retry "+deliverytest.Times("throttled", 6))
 	if wait, ok := delivery.RetryDelay(errs[1]); !ok || wait != 3*time.Second {
 		t.Errorf("a pause of %v, want 3s", wait)
