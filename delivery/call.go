@@ -19,13 +19,13 @@ type Call struct {
 
 type callKey struct{}
 
-// CallOf returns what the relay says of the call that has this context.
+// CallOf returns the call with this context.
 func CallOf(ctx context.Context) Call {
 	c, _ := ctx.Value(callKey{}).(Call)
 	return c
 }
 
-// WithCall returns the context for such a call, as the relay makes it, for the tests of a handler.
+// WithCall returns a context for the call, as a relay makes it. It is for the tests of a handler.
 func WithCall(ctx context.Context, c Call) context.Context {
 	return context.WithValue(ctx, callKey{}, c)
 }

@@ -1,4 +1,5 @@
-// Package file delivers events as lines of JSON, appended to files: an archive.
+// Package file delivers events as lines of JSON: [New] appends them to files, an archive, and [NewLog] writes them to standard
+// output or another writer.
 //
 // An event is delivered once its line is on the disk: the file, and the folders of a file that was empty, are synchronized
 // (fsync) before a batch is acknowledged. A batch whose lines are not all written is taken back, and half a line that a crash has left

@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -54,7 +54,7 @@ func TestFormats(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			c := fake(t, 1)
-			deliverytest.Deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = message.Format(format) }), events(7))
+			deliverytest.Deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = handlers.Format(format) }), events(7))
 			r := records(t, c.ListenAddrs(), "t", 1)[0]
 			var text strings.Builder
 			for _, h := range r.Headers {

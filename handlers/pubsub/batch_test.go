@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -42,21 +42,21 @@ func TestMessage(t *testing.T) {
 	with := maps.Clone(ours)
 	maps.Copy(with, map[string]string{"traceparent": "00-1", "empty": "", "odd name ä": "x"})
 	for name, c := range map[string]struct {
-		format message.Format
+		format handlers.Format
 		event  *delivery.Event
 		body   string
 		want   map[string]string
 	}{
-		"payload":      {message.Payload, e, `{"a":  1}`, with},
-		"many headers": {message.Payload, many, `{}`, full},
+		"payload":      {handlers.FormatPayload, e, `{"a":  1}`, with},
+		"many headers": {handlers.FormatPayload, many, `{}`, full},
 		"binary": {
-			message.CloudEventsBinary, event(42, `{}`), `{}`, map[string]string{
+			handlers.FormatCloudEventsBinary, event(42, `{}`), `{}`, map[string]string{
 				"ce-specversion": "1.0", "ce-id": "42", "ce-source": "/notifyd", "ce-type": "order.created", "ce-subject": "A-7",
 				"ce-time": "2026-03-04T05:06:07Z", "ce-partitionkey": "A-7", "ce-aggregatetype": "order", "tenant": "acme",
 			},
 		},
 		"structured": {
-			message.CloudEventsStructured, event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"},
+			handlers.FormatCloudEventsStructured, event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

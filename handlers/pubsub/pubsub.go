@@ -19,7 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/jsonline"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -136,7 +136,7 @@ func (h *BatchHandler) entry(e *delivery.Event) (made entry, err error) {
 		return entry{}, err
 	}
 	var line bytes.Buffer
-	if h.cfg.Format == message.Payload {
+	if h.cfg.Format == handlers.FormatPayload {
 		if err := jsonline.AppendEvent(&line, e); err != nil {
 			return entry{}, err
 		}

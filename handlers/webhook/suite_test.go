@@ -9,7 +9,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -56,7 +55,7 @@ func TestSuite(t *testing.T) {
 		t.Parallel()
 		r, ca := startTLSReceiver(t, suiteAnswer)
 		proxy := handlertest.StartProxy(t, r.addr)
-		runSuite(t, r, proxy, Config{URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: tlsconf.Config{CAFile: ca}}, "HTTP/2.0")
+		runSuite(t, r, proxy, Config{URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: handlers.TLS{CAFile: ca}}, "HTTP/2.0")
 	})
 }
 

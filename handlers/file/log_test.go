@@ -1,4 +1,4 @@
-package log_test
+package file_test
 
 import (
 	"bytes"
@@ -13,16 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/log"
+	"github.com/notifyd/notifyd/handlers/file"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var _ delivery.BatchHandler = (*log.Handler)(nil)
+var _ delivery.BatchHandler = (*file.Log)(nil)
 
 func event(id int64, payload string) *delivery.Event {
 	return &delivery.Event{
@@ -31,9 +28,9 @@ func event(id int64, payload string) *delivery.Event {
 	}
 }
 
-func handler(t *testing.T, w io.Writer, cfg log.Config) *log.Handler {
+func handler(t *testing.T, w io.Writer, cfg file.LogConfig) *file.Log {
 	t.Helper()
-	h, err := log.New(cfg, log.WithWriter(w))
+	h, err := file.NewLog(cfg, file.WithWriter(w))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +40,7 @@ func handler(t *testing.T, w io.Writer, cfg log.Config) *log.Handler {
 func TestPayloadIsCompactAndOtherwiseAsItWas(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	h := handler(t, &out, log.Config{})
+	h := handler(t, &out, file.LogConfig{})
 	for payload, want := range map[string]string{
 		"{\n \"b\" : 1.10,\r\n\t\"a\": 12345678901234567890, \"a\": \" x\\n \"}\n": `{"b":1.10,"a":12345678901234567890,"a":" x\n "}`,
 		" null ":           "null",
@@ -66,7 +63,7 @@ func TestPayloadIsCompactAndOtherwiseAsItWas(t *testing.T) {
 func TestWhatOthersCarry(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	h := handler(t, &out, log.Config{})
+	h := handler(t, &out, file.LogConfig{})
 	for _, year := range []int{-4711, 10_000, 294_276} {
 		out.Reset()
 		e := event(1, "{}")
@@ -93,7 +90,7 @@ func TestWhatOthersCarry(t *testing.T) {
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	h := handler(t, &out, log.Config{})
+	h := handler(t, &out, file.LogConfig{})
 	e := event(1, `{"secret": 1}`)
 	for kind, want := range map[string]string{
 		"":                     `"payload":{"secret":1}`,
@@ -111,7 +108,7 @@ func TestBytes(t *testing.T) {
 func TestFields(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	var cfg log.Config
+	var cfg file.LogConfig
 	if err := yaml.Unmarshal([]byte("payload: false"), &cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +127,7 @@ func TestFields(t *testing.T) {
 func TestBatchIsOneWrite(t *testing.T) {
 	t.Parallel()
 	w := &countWriter{}
-	h := handler(t, w, log.Config{})
+	h := handler(t, w, file.LogConfig{})
 	errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, "{}"), event(2, "hunter2"), event(3, "{}")})
 	if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !delivery.IsPermanent(errs[1]) || strings.Contains(errs[1].Error(), "hunter2") {
 		t.Errorf("got %v", errs)
@@ -190,11 +187,11 @@ func TestFailedWriteIsTheDestinations(t *testing.T) {
 	t.Parallel()
 	full := errors.New("no space left")
 	var one bytes.Buffer
-	if err := handler(t, &one, log.Config{}).Deliver(t.Context(), event(1, "{}")); err != nil {
+	if err := handler(t, &one, file.LogConfig{}).Deliver(t.Context(), event(1, "{}")); err != nil {
 		t.Fatal(err)
 	}
 	for _, cause := range []error{full, nil} { // nil: a writer that breaks its contract
-		h := handler(t, &fullWriter{left: one.Len() + 3, err: cause}, log.Config{})
+		h := handler(t, &fullWriter{left: one.Len() + 3, err: cause}, file.LogConfig{})
 		errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, "{}"), event(2, "{}"), event(3, "x")})
 		if len(errs) != 3 || errs[0] != nil || !delivery.IsUnavailable(errs[1]) || !delivery.IsPermanent(errs[2]) {
 			t.Errorf("got %v", errs)
@@ -202,15 +199,15 @@ func TestFailedWriteIsTheDestinations(t *testing.T) {
 	}
 	// A torn line does not spoil the next one.
 	w := &tornWriter{left: 5}
-	h := handler(t, w, log.Config{})
+	h := handler(t, w, file.LogConfig{})
 	first, second := h.Deliver(t.Context(), event(1, "{}")), h.Deliver(t.Context(), event(2, "{}"))
 	if !delivery.IsUnavailable(first) || second != nil || !strings.HasPrefix(w.String(), "{\"eve\n{\"event_id\":2,") {
 		t.Errorf("%v, %v, %q", first, second, w.String())
 	}
-	if err := handler(t, &fullWriter{err: full}, log.Config{}).Deliver(t.Context(), event(1, "{}")); !errors.Is(err, full) {
+	if err := handler(t, &fullWriter{err: full}, file.LogConfig{}).Deliver(t.Context(), event(1, "{}")); !errors.Is(err, full) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := log.New(log.Config{}, log.WithWriter(nil)); err == nil {
+	if _, err := file.NewLog(file.LogConfig{}, file.WithWriter(nil)); err == nil {
 		t.Error("a nil writer is accepted")
 	}
 }
@@ -221,7 +218,7 @@ func TestCancelled(t *testing.T) {
 	cause := errors.New("stopping")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	err := handler(t, &out, log.Config{}).Deliver(ctx, event(1, "{}"))
+	err := handler(t, &out, file.LogConfig{}).Deliver(ctx, event(1, "{}"))
 	if !errors.Is(err, cause) || delivery.IsUnavailable(err) || delivery.IsPermanent(err) || out.Len() != 0 {
 		t.Errorf("got %v and %q", err, out.String())
 	}
@@ -230,7 +227,7 @@ func TestCancelled(t *testing.T) {
 func TestLinesOfManyGoroutinesStayWhole(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	h := handler(t, &out, log.Config{})
+	h := handler(t, &out, file.LogConfig{})
 	var wg sync.WaitGroup
 	for i := range int64(50) {
 		wg.Go(func() {
@@ -252,7 +249,7 @@ func TestLinesOfManyGoroutinesStayWhole(t *testing.T) {
 }
 
 func Example() {
-	h, err := log.New(log.Config{}, log.WithWriter(os.Stdout))
+	h, err := file.NewLog(file.LogConfig{}, file.WithWriter(os.Stdout))
 	if err != nil {
 		fmt.Println(err)
 		return

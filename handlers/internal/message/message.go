@@ -16,27 +16,13 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// Format is the form of a message.
-type Format string
-
-const (
-	// Payload sends the payload byte for byte, and the other fields of the event in
-	// headers: see [HeaderID] and its neighbours.
-	Payload Format = "payload"
-	// CloudEventsBinary is the binary mode of CloudEvents 1.0: the payload is
-	// the body, byte for byte, and the attributes are headers.
-	CloudEventsBinary Format = "cloudevents_binary"
-	// CloudEventsStructured is the structured mode of CloudEvents 1.0: the body
-	// is a JSON object with the attributes and the payload under "data".
-	CloudEventsStructured Format = "cloudevents_structured"
-)
-
-// The names of the headers in the form [Payload]. They are lower case with
+// The names of the headers in the form [handlers.FormatPayload]. They are lower case with
 // dashes because each transport leaves such names alone. An event's own header
 // whose name begins with notifyd-, in any spelling, is not sent: consumers
 // rely on these names.
@@ -49,7 +35,7 @@ const (
 	HeaderOutbox        = "notifyd-outbox" // delivery.Event.Outbox, where it has a name
 )
 
-// The names of the headers of a reported dead letter in the form [Payload]: see [delivery.DeadLetter]. The attributes of
+// The names of the headers of a reported dead letter in the form [handlers.FormatPayload]: see [delivery.DeadLetter]. The attributes of
 // CloudEvents have the same names without notifyd and dashes, such as deaddestination.
 const (
 	HeaderDeadDestination = "notifyd-dead-destination"
@@ -70,49 +56,34 @@ const (
 // defaultSource is the CloudEvents attribute "source" unless set.
 const defaultSource = "/notifyd"
 
-// Config chooses the form. The zero value is the payload as it is.
-type Config struct {
-	// Format is payload (default), cloudevents_binary or cloudevents_structured. It goes with no Body.
-	Format Format `json:"format,omitempty" yaml:"format,omitempty" jsonschema:"enum=payload,enum=cloudevents_binary,enum=cloudevents_structured" jsonschema_description:"Form of the body: the payload byte for byte, or a CloudEvent 1.0. 'cloudevents_binary' needs a destination with headers."`
-	// Source is the CloudEvents attribute "source", a URI reference that is
-	// unique together with the event's id; the default is "/notifyd".
-	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The attribute 'source' of a CloudEvent, such as '/shop/orders'." kind:"URI reference" unset:"'/notifyd'"`
-	// Body is the body (template) in place of a form; the headers are the same as with the form
-	// payload. If ContentType is JSON, the result must be JSON: write values as {{ json .Payload.name
-	// }}.
-	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Values are escaped for 'content_type': within quotes, or with '{{ json .Payload.name }}'." kind:"template"`
-	// ContentType is the media type of Body; the default is application/json.
-	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of 'body'." unset:"'application/json'"`
-}
-
 // WithDefaults returns a copy with the defaults filled in: Source only with
 // CloudEvents, and a form only without a body.
-func (c Config) WithDefaults() Config {
+func WithDefaults(c handlers.Message) handlers.Message {
 	if c.Body != "" {
 		c.ContentType = cmp.Or(c.ContentType, contentJSON)
 		return c
 	}
-	c.Format = cmp.Or(c.Format, Payload)
-	if c.Format != Payload {
+	c.Format = cmp.Or(c.Format, handlers.FormatPayload)
+	if c.Format != handlers.FormatPayload {
 		c.Source = cmp.Or(c.Source, defaultSource)
 	}
 	return c
 }
 
 // Validate returns all mistakes at once, joined, each as a *handlers.FieldError.
-func (c Config) Validate() error { return errors.Join(c.checkFormat(), c.checkBody()) }
+func Validate(c handlers.Message) error { return errors.Join(checkFormat(c), checkBody(c)) }
 
-func (c Config) checkFormat() error {
+func checkFormat(c handlers.Message) error {
 	switch c.Format {
-	case "", Payload:
+	case "", handlers.FormatPayload:
 		if c.Source != "" {
-			return field.Errorf("cloudevents_source", "has no effect with format: payload: take it out, or set format: %s", CloudEventsBinary)
+			return field.Errorf("cloudevents_source", "has no effect with format: payload: take it out, or set format: %s", handlers.FormatCloudEventsBinary)
 		}
 		return nil
-	case CloudEventsBinary, CloudEventsStructured:
+	case handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured:
 		return checkSource(c.Source)
 	default:
-		return field.Errorf("format", "must be %s, %s or %s", Payload, CloudEventsBinary, CloudEventsStructured)
+		return field.Errorf("format", "must be %s, %s or %s", handlers.FormatPayload, handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured)
 	}
 }
 
@@ -165,7 +136,7 @@ func HTTP() Binding { return Binding{Prefix: "ce-", PercentEncode: true, HTTPFie
 
 // Encoder encodes events. It is safe for concurrent use.
 type Encoder struct {
-	format  Format
+	format  handlers.Format
 	source  string
 	binding Binding
 
@@ -175,15 +146,15 @@ type Encoder struct {
 }
 
 // New returns an encoder for cfg, or the mistakes in it.
-func New(cfg Config, binding Binding) (*Encoder, error) {
-	if err := cfg.Validate(); err != nil {
+func New(cfg handlers.Message, binding Binding) (*Encoder, error) {
+	if err := Validate(cfg); err != nil {
 		return nil, err
 	}
-	body, err := cfg.bodyTemplate()
+	body, err := bodyTemplate(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.WithDefaults()
+	cfg = WithDefaults(cfg)
 	e := &Encoder{format: cfg.Format, source: cfg.Source, binding: binding, body: body, contentType: cfg.ContentType, json: isJSON(cfg.ContentType)}
 	if e.source == "" {
 		e.source = defaultSource
@@ -192,12 +163,12 @@ func New(cfg Config, binding Binding) (*Encoder, error) {
 }
 
 // Encode returns the message for ev, with the body of its form: see also [Encoder.Render]. It always succeeds; a
-// message of the forms [Payload] and [CloudEventsBinary] shares its body with ev.
+// message of the forms [handlers.FormatPayload] and [handlers.FormatCloudEventsBinary] shares its body with ev.
 func (e *Encoder) Encode(ev *delivery.Event) Message {
 	switch e.format {
-	case CloudEventsStructured:
+	case handlers.FormatCloudEventsStructured:
 		return Message{Body: e.structured(ev), ContentType: contentCloudEvents, Headers: e.own(nil, ev)}
-	case CloudEventsBinary:
+	case handlers.FormatCloudEventsBinary:
 		return Message{Body: ev.Payload, ContentType: contentType(ev), Headers: e.own(e.attributeHeaders(ev), ev)}
 	default:
 		return Message{Body: ev.Payload, ContentType: contentType(ev), Headers: e.own(describe(ev), ev)}
@@ -205,9 +176,9 @@ func (e *Encoder) Encode(ev *delivery.Event) Message {
 }
 
 // EncodeInto is Encode for many events: it overwrites m and uses the memory of its
-// headers again. In the form [Payload] it allocates next to nothing.
+// headers again. In the form [handlers.FormatPayload] it allocates next to nothing.
 func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
-	if e.format == CloudEventsStructured || e.format == CloudEventsBinary {
+	if e.format == handlers.FormatCloudEventsStructured || e.format == handlers.FormatCloudEventsBinary {
 		*m = e.Encode(ev)
 		return
 	}
@@ -298,7 +269,7 @@ func (e *Encoder) sendable(name string) bool {
 		return false
 	case IsOwn(lower):
 		return lower == wire.UnreadableHeaders
-	case e.binding.Prefix == "" && e.format == CloudEventsBinary && slices.Contains(attributeNames(), lower):
+	case e.binding.Prefix == "" && e.format == handlers.FormatCloudEventsBinary && slices.Contains(attributeNames(), lower):
 		return false
 	case e.binding.HTTPFields:
 		return strings.IndexFunc(name, notInToken) < 0

@@ -1,4 +1,4 @@
-package pgstore_test
+package idempotency_test
 
 import (
 	"errors"
@@ -11,14 +11,11 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
-
-func TestStore(t *testing.T) {
+func TestPostgres(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]pgx.QueryExecMode{
 		"cached": pgx.QueryExecModeCacheStatement, "exec": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol,
@@ -32,14 +29,14 @@ func TestStore(t *testing.T) {
 			const schema = `odd "one; :schema`
 			errs := make(chan error)
 			for range 4 {
-				go func() { errs <- pgstore.Create(t.Context(), pool, schema) }()
+				go func() { errs <- idempotency.CreatePostgres(t.Context(), pool, schema) }()
 			}
 			for range 4 {
 				if err := <-errs; err != nil {
 					t.Fatal(err)
 				}
 			}
-			s, err := pgstore.New(pool, schema)
+			s, err := idempotency.NewPostgres(pool, schema)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,44 +45,41 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestClock: the time zone and the clock of a session do not matter.
-func TestClock(t *testing.T) {
+// TestPostgresClock: the time zone and the clock of a session do not matter.
+func TestPostgresClock(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testenv.Database(t), func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["timezone"] = "Pacific/Kiritimati"
 		c.ConnConfig.RuntimeParams["datestyle"] = "German"
 		c.ConnConfig.RuntimeParams["intervalstyle"] = "sql_standard"
 	})
-	if err := pgstore.Create(t.Context(), pool, ""); err != nil {
+	if err := idempotency.CreatePostgres(t.Context(), pool, ""); err != nil {
 		t.Fatal(err)
 	}
-	s, err := pgstore.New(pool, "")
+	s, err := idempotency.NewPostgres(pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	storetest.Run(t, s)
 }
 
-func TestMistakes(t *testing.T) {
+func TestPostgresMistakes(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testenv.Database(t))
-	if _, err := pgstore.New(nil, ""); err == nil {
-		t.Error("no pool")
-	}
 	for _, schema := range []string{"a\x00", strings.Repeat("x", 64)} {
-		if _, err := pgstore.New(pool, schema); err == nil {
+		if _, err := idempotency.NewPostgres(pool, schema); err == nil {
 			t.Errorf("schema %.10q", schema)
 		}
-		if err := pgstore.Create(t.Context(), pool, schema); err == nil {
+		if err := idempotency.CreatePostgres(t.Context(), pool, schema); err == nil {
 			t.Errorf("create in %.10q", schema)
 		}
 	}
-	s, err := pgstore.New(pool, "")
+	s, err := idempotency.NewPostgres(pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := idempotency.Claim{Key: "k", Token: "t", Fingerprint: "f"}
-	if _, err := s.Begin(t.Context(), c, time.Minute); !errors.Is(err, idempotency.ErrUnusable) || !strings.Contains(err.Error(), "pgstore.Create") {
+	if _, err := s.Begin(t.Context(), c, time.Minute); !errors.Is(err, idempotency.ErrUnusable) || !strings.Contains(err.Error(), "idempotency.CreatePostgres") {
 		t.Errorf("without a table: %v", err)
 	}
 }
@@ -93,10 +87,10 @@ func TestMistakes(t *testing.T) {
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testenv.Database(t))
-	if err := pgstore.Create(t.Context(), pool, ""); err != nil {
+	if err := idempotency.CreatePostgres(t.Context(), pool, ""); err != nil {
 		t.Fatal(err)
 	}
-	s, err := pgstore.New(pool, "")
+	s, err := idempotency.NewPostgres(pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}

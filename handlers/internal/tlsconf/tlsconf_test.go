@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -139,23 +140,23 @@ func TestMutual(t *testing.T) {
 	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 	for _, c := range []struct {
 		name   string
-		cfg    Config
+		cfg    handlers.TLS
 		theirs *tls.Config
 		client string // in the client's error
 		server string
 	}{
-		{"all is well", Config{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "broker.example"}, theirs, "", ""},
-		{"absolute paths", Config{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"), ServerName: "broker.example"}, theirs, "", ""},
-		{"another name", Config{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "other.example"}, theirs, "not other.example", "bad certificate"},
-		{"the system's authorities", Config{ServerName: "broker.example"}, theirs, "unknown authority", "bad certificate"},
-		{"no certificate shown", Config{CAFile: "ca.pem", ServerName: "broker.example"}, theirs, "", "didn't provide a certificate"},
+		{"all is well", handlers.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "broker.example"}, theirs, "", ""},
+		{"absolute paths", handlers.TLS{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"), ServerName: "broker.example"}, theirs, "", ""},
+		{"another name", handlers.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "other.example"}, theirs, "not other.example", "bad certificate"},
+		{"the system's authorities", handlers.TLS{ServerName: "broker.example"}, theirs, "unknown authority", "bad certificate"},
+		{"no certificate shown", handlers.TLS{CAFile: "ca.pem", ServerName: "broker.example"}, theirs, "", "didn't provide a certificate"},
 		// It is loaded all the same: the server decides.
-		{"expired", Config{CAFile: "ca.pem", CertFile: "old.pem", KeyFile: "oldkey.pem", ServerName: "broker.example"}, theirs, "", "expired"},
-		{"TLS 1.1", Config{CAFile: "ca.pem", ServerName: "broker.example"}, old, "protocol version", "unsupported versions"},
+		{"expired", handlers.TLS{CAFile: "ca.pem", CertFile: "old.pem", KeyFile: "oldkey.pem", ServerName: "broker.example"}, theirs, "", "expired"},
+		{"TLS 1.1", handlers.TLS{CAFile: "ca.pem", ServerName: "broker.example"}, old, "protocol version", "unsupported versions"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ours, err := c.cfg.Load(dir)
+			ours, err := Read(c.cfg, dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -190,31 +191,31 @@ func TestMistakes(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		cfg   Config
+		cfg   handlers.TLS
 		paths []string // the settings complained of
 		text  string
 		is    error
 	}{
-		{"nothing set", Config{}, nil, "", nil},
-		{"certificate and key in one file", Config{CertFile: "both.pem", KeyFile: "both.pem"}, nil, "", nil},
-		{"a certificate alone", Config{CertFile: "cert.pem"}, []string{"key_file"}, "missing", nil},
-		{"a key alone", Config{KeyFile: "key.pem"}, []string{"cert_file"}, "missing", nil},
-		{"no such authorities", Config{CAFile: "none.pem"}, []string{"ca_file"}, "none.pem", fs.ErrNotExist},
-		{"no such certificate", Config{CertFile: "none.pem", KeyFile: "key.pem"}, []string{"cert_file"}, "cannot be read", fs.ErrNotExist},
-		{"no such key", Config{CertFile: "cert.pem", KeyFile: "none.pem"}, []string{"key_file"}, "cannot be read", fs.ErrNotExist},
-		{"a directory", Config{CAFile: "dir"}, []string{"ca_file"}, "cannot be read", nil},
-		{"authorities that are a key", Config{CAFile: "key.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
-		{"authorities that are noise", Config{CAFile: "noise.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
-		{"authorities that are empty", Config{CAFile: "empty.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
-		{"authorities that are huge", Config{CAFile: "huge.pem"}, []string{"ca_file"}, "is it the right file?", nil},
-		{"the wrong key", Config{CertFile: "cert.pem", KeyFile: "wrong.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
-		{"a key that is noise", Config{CertFile: "cert.pem", KeyFile: "noise.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
-		{"the two swapped", Config{CertFile: "key.pem", KeyFile: "cert.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
-		{"two mistakes at once", Config{CAFile: "none.pem", CertFile: "cert.pem", KeyFile: "wrong.pem"}, []string{"ca_file", "cert_file"}, "", fs.ErrNotExist},
+		{"nothing set", handlers.TLS{}, nil, "", nil},
+		{"certificate and key in one file", handlers.TLS{CertFile: "both.pem", KeyFile: "both.pem"}, nil, "", nil},
+		{"a certificate alone", handlers.TLS{CertFile: "cert.pem"}, []string{"key_file"}, "missing", nil},
+		{"a key alone", handlers.TLS{KeyFile: "key.pem"}, []string{"cert_file"}, "missing", nil},
+		{"no such authorities", handlers.TLS{CAFile: "none.pem"}, []string{"ca_file"}, "none.pem", fs.ErrNotExist},
+		{"no such certificate", handlers.TLS{CertFile: "none.pem", KeyFile: "key.pem"}, []string{"cert_file"}, "cannot be read", fs.ErrNotExist},
+		{"no such key", handlers.TLS{CertFile: "cert.pem", KeyFile: "none.pem"}, []string{"key_file"}, "cannot be read", fs.ErrNotExist},
+		{"a directory", handlers.TLS{CAFile: "dir"}, []string{"ca_file"}, "cannot be read", nil},
+		{"authorities that are a key", handlers.TLS{CAFile: "key.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
+		{"authorities that are noise", handlers.TLS{CAFile: "noise.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
+		{"authorities that are empty", handlers.TLS{CAFile: "empty.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
+		{"authorities that are huge", handlers.TLS{CAFile: "huge.pem"}, []string{"ca_file"}, "is it the right file?", nil},
+		{"the wrong key", handlers.TLS{CertFile: "cert.pem", KeyFile: "wrong.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
+		{"a key that is noise", handlers.TLS{CertFile: "cert.pem", KeyFile: "noise.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
+		{"the two swapped", handlers.TLS{CertFile: "key.pem", KeyFile: "cert.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
+		{"two mistakes at once", handlers.TLS{CAFile: "none.pem", CertFile: "cert.pem", KeyFile: "wrong.pem"}, []string{"ca_file", "cert_file"}, "", fs.ErrNotExist},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := c.cfg.Load(dir)
+			got, err := Read(c.cfg, dir)
 			var paths []string
 			for _, e := range field.Split(err) {
 				paths = append(paths, field.Path(e))
@@ -235,12 +236,5 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
-	}
-}
-
-func TestIsZero(t *testing.T) {
-	t.Parallel()
-	if !(Config{}).IsZero() || (Config{ServerName: "x"}).IsZero() {
-		t.Error("IsZero")
 	}
 }

@@ -1,4 +1,4 @@
--- The table of package idempotency/pgstore. This script may be run repeatedly, and by
+-- The table of idempotency.Postgres. This script may be run repeatedly, and by
 -- several programs at once. :schema stands for the quoted name of an existing schema.
 
 -- 'ntfi' in ASCII: two programs that start together must not both create.

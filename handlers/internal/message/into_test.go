@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // TestEncodeIntoIsEncode, with a message that is used again and again.
@@ -20,8 +21,8 @@ func TestEncodeIntoIsEncode(t *testing.T) {
 		{ID: 4, Type: "d", Payload: json.RawMessage(`4`)},
 		{ID: 5, Type: "e", Payload: []byte{0, 255}, ContentType: "avro/binary"},
 	}
-	for _, format := range []Format{"", Payload, CloudEventsBinary, CloudEventsStructured} {
-		e, err := New(Config{Format: format}, Kafka())
+	for _, format := range []handlers.Format{"", handlers.FormatPayload, handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured} {
+		e, err := New(handlers.Message{Format: format}, Kafka())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 // checkBody returns the mistakes in the template of the body, and in the settings that
 // depend on it.
-func (c Config) checkBody() error {
+func checkBody(c handlers.Message) error {
 	var errs []error
 	if c.Body != "" && c.Format != "" {
 		errs = append(errs, field.Errorf("format", "body is set too: take one of them out"))
@@ -28,12 +29,12 @@ func (c Config) checkBody() error {
 			errs = append(errs, field.Errorf("content_type", "must be a media type such as text/plain; charset=utf-8"))
 		}
 	}
-	_, err := c.bodyTemplate()
+	_, err := bodyTemplate(c)
 	return errors.Join(append(errs, err)...)
 }
 
 // bodyTemplate returns the parsed body, or nil without a body.
-func (c Config) bodyTemplate() (*tmpl.Template, error) {
+func bodyTemplate(c handlers.Message) (*tmpl.Template, error) {
 	if c.Body == "" {
 		return nil, nil //nolint:nilnil // most destinations have none
 	}
@@ -94,7 +95,7 @@ func (e *Encoder) Renders() bool { return e.body != nil }
 // Raw reports whether the body of ev is bytes that are not JSON: its payload as it is. Transports that take text
 // alone, or that have no place for a content type, ask for it.
 func (e *Encoder) Raw(ev *delivery.Event) bool {
-	return e.body == nil && e.format != CloudEventsStructured && !ev.IsJSON()
+	return e.body == nil && e.format != handlers.FormatCloudEventsStructured && !ev.IsJSON()
 }
 
 // Render puts the body that the template makes of ev into m, the encoded event; without a template m stays

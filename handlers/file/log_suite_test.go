@@ -1,4 +1,4 @@
-package log_test
+package file_test
 
 import (
 	"bytes"
@@ -8,23 +8,23 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/log"
 )
 
-// file is the file of a log collector.
-type file struct {
+// collected is the file of a log collector.
+type collected struct {
 	mu   sync.Mutex
 	data bytes.Buffer
 }
 
-func (f *file) Write(p []byte) (int, error) {
+func (f *collected) Write(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.data.Write(p)
 }
 
-func (f *file) ids(tb testing.TB) []int64 {
+func (f *collected) ids(tb testing.TB) []int64 {
 	tb.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -41,15 +41,15 @@ func (f *file) ids(tb testing.TB) []int64 {
 	return ids
 }
 
-// TestSuite runs the properties that every destination has. A file has no
+// TestLogSuite runs the properties that every destination has. A file has no
 // network and no server, so that half of them are skipped.
-func TestSuite(t *testing.T) {
+func TestLogSuite(t *testing.T) {
 	t.Parallel()
-	var out file
+	var out collected
 	handlertest.Run(t, handlertest.Destination{
 		Open: func(tb testing.TB) delivery.Handler {
 			tb.Helper()
-			h, err := log.New(log.Config{}, log.WithWriter(&out))
+			h, err := file.NewLog(file.LogConfig{}, file.WithWriter(&out))
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func TestSuite(t *testing.T) {
 				Name: "the disk is full", Class: delivery.ClassDestination, Text: "no space left",
 				Provoke: func(tb testing.TB) error {
 					tb.Helper()
-					h, err := log.New(log.Config{}, log.WithWriter(&fullWriter{err: errors.New("no space left")}))
+					h, err := file.NewLog(file.LogConfig{}, file.WithWriter(&fullWriter{err: errors.New("no space left")}))
 					if err != nil {
 						tb.Fatal(err)
 					}
@@ -75,7 +75,7 @@ func TestSuite(t *testing.T) {
 				Name: "the payload is not JSON", Class: delivery.ClassEvent, Permanent: true, Text: "not JSON",
 				Provoke: func(tb testing.TB) error {
 					tb.Helper()
-					h, err := log.New(log.Config{}, log.WithWriter(&out))
+					h, err := file.NewLog(file.LogConfig{}, file.WithWriter(&out))
 					if err != nil {
 						tb.Fatal(err)
 					}

@@ -1,5 +1,4 @@
-// Package tlsconf holds the TLS settings that destinations share, and makes a
-// tls.Config of them.
+// Package tlsconf checks TLS settings, and makes a tls.Config of them.
 package tlsconf
 
 import (
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -18,26 +18,9 @@ import (
 // of it.
 const maxFile = 1 << 20
 
-// Config names the authorities to trust and the certificate to present. The zero value
-// trusts the authorities of the system and presents no certificate.
-type Config struct {
-	// CAFile is a file of PEM certificates to trust in place of the system's.
-	CAFile string `json:"ca_file,omitempty" yaml:"ca_file,omitempty" jsonschema_description:"PEM certificates to trust, relative to the configuration file." kind:"path" unset:"the system's certificates"`
-	// CertFile and KeyFile are the PEM files of the certificate to present and of
-	// its key. Set both or neither.
-	CertFile string `json:"cert_file,omitempty" yaml:"cert_file,omitempty" jsonschema_description:"PEM certificate to present to the server, for servers that require one; with 'key_file'." kind:"path"`
-	KeyFile  string `json:"key_file,omitempty" yaml:"key_file,omitempty" jsonschema_description:"PEM key that belongs to 'cert_file'." kind:"path"`
-	// ServerName is the name in the server's certificate; the default is the
-	// host that is connected to.
-	ServerName string `json:"server_name,omitempty" yaml:"server_name,omitempty" jsonschema_description:"Name in the server's certificate." unset:"the host connected to"`
-}
-
-// IsZero reports whether nothing is set.
-func (c Config) IsZero() bool { return c == Config{} }
-
 // Validate returns all mistakes at once, joined, each as a *handlers.FieldError. It reads
-// no files: [Config.Load] does.
-func (c Config) Validate() error {
+// no files: [Read] does.
+func Validate(c handlers.TLS) error {
 	switch {
 	case c.CertFile != "" && c.KeyFile == "":
 		return field.Errorf("key_file", "missing: cert_file needs the key that belongs to it")
@@ -49,39 +32,39 @@ func (c Config) Validate() error {
 }
 
 // Check is Validate for a setting "tls" that may be left out: the mistakes are below it.
-func Check(c *Config) error {
+func Check(c *handlers.TLS) error {
 	if c == nil {
 		return nil
 	}
-	return field.Under("tls", c.Validate())
+	return field.Under("tls", Validate(*c))
 }
 
-// Load is [Config.Load] for a setting "tls" that may be left out: it returns nil for nil,
+// Load is [Read] for a setting "tls" that may be left out: it returns nil for nil,
 // and the mistakes are below the setting.
-func Load(c *Config, baseDir string) (*tls.Config, error) {
+func Load(c *handlers.TLS, baseDir string) (*tls.Config, error) {
 	if c == nil {
 		return nil, nil //nolint:nilnil // nil is how crypto/tls spells "without"
 	}
-	out, err := c.Load(baseDir)
+	out, err := Read(*c, baseDir)
 	return out, field.Under("tls", err)
 }
 
-// Load reads the files, relative to baseDir, and returns a configuration for
+// Read reads the files, relative to baseDir, and returns a configuration for
 // TLS 1.2 and newer. The mistakes are joined, each a *handlers.FieldError, and hold
 // no content of the files.
-func (c Config) Load(baseDir string) (*tls.Config, error) {
-	if err := c.Validate(); err != nil {
+func Read(c handlers.TLS, baseDir string) (*tls.Config, error) {
+	if err := Validate(c); err != nil {
 		return nil, err
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
-	if err := errors.Join(c.authorities(out, baseDir), c.certificate(out, baseDir)); err != nil {
+	if err := errors.Join(authorities(c, out, baseDir), certificate(c, out, baseDir)); err != nil {
 		// A partial configuration would trust the authorities of the system.
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c Config) authorities(to *tls.Config, baseDir string) error {
+func authorities(c handlers.TLS, to *tls.Config, baseDir string) error {
 	if c.CAFile == "" {
 		return nil
 	}
@@ -96,7 +79,7 @@ func (c Config) authorities(to *tls.Config, baseDir string) error {
 	return nil
 }
 
-func (c Config) certificate(to *tls.Config, baseDir string) error {
+func certificate(c handlers.TLS, to *tls.Config, baseDir string) error {
 	if c.CertFile == "" {
 		return nil
 	}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package log
+package file
 
 import (
 	"os"

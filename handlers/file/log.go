@@ -1,7 +1,4 @@
-// Package log delivers events as lines of JSON, to standard output by default. It is
-// the first destination that a newcomer sees, and with a log collector behind it one
-// for production too.
-package log
+package file
 
 import (
 	"bytes"
@@ -17,27 +14,28 @@ import (
 	"github.com/notifyd/notifyd/internal/textview"
 )
 
-// Config is the content of a line.
-type Config struct {
+// LogConfig is the content of a line of a [Log].
+type LogConfig struct {
 	// Payload decides whether the payload is in the line; the default is true.
 	// Leave it out where payloads must not get into logs.
 	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty" jsonschema_description:"Whether the payload is in the line. Switch it off where payloads must not get into logs."`
 }
 
 // WithDefaults returns a copy with the defaults filled in.
-func (c Config) WithDefaults() Config {
+func (c LogConfig) WithDefaults() LogConfig {
 	if c.Payload == nil {
 		c.Payload = new(true)
 	}
 	return c
 }
 
-// Validate returns nil: every Config is valid.
-func (Config) Validate() error { return nil }
+// Validate returns nil: every LogConfig is valid.
+func (LogConfig) Validate() error { return nil }
 
-// Handler writes lines. It implements [delivery.BatchHandler] and is safe for
+// Log delivers events as lines of JSON to a writer, to standard output by default. It is the first destination that a
+// newcomer sees, and with a log collector behind it one for production too. It implements [delivery.BatchHandler] and is safe for
 // concurrent use; it needs no closing.
-type Handler struct {
+type Log struct {
 	payload bool
 	closed  error // not nil if nothing can be written
 
@@ -46,21 +44,21 @@ type Handler struct {
 	torn bool // the last write ended amid a line
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*Handler)
+// LogOption changes how [NewLog] makes a handler.
+type LogOption func(*Log)
 
 // WithWriter sets where the lines go; the default is os.Stdout. The caller
 // closes w. Each batch is one Write. A program whose standard output or error is w
 // ends with SIGPIPE when the reader goes away, unless it handles that signal: then
 // the write fails.
-func WithWriter(w io.Writer) Option { return func(h *Handler) { h.out = w } }
+func WithWriter(w io.Writer) LogOption { return func(h *Log) { h.out = w } }
 
-// New returns a handler for cfg.
-func New(cfg Config, opts ...Option) (*Handler, error) {
+// NewLog returns a handler for cfg.
+func NewLog(cfg LogConfig, opts ...LogOption) (*Log, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{out: os.Stdout, payload: cfg.Payload == nil || *cfg.Payload}
+	h := &Log{out: os.Stdout, payload: cfg.Payload == nil || *cfg.Payload}
 	for _, opt := range opts {
 		opt(h)
 	}
@@ -76,7 +74,7 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 // Deliver writes the line for e; of a payload that is not JSON, content type and size. The error is [delivery.Permanent] if the
 // payload is called JSON and is not, [delivery.Unavailable] if the write failed, and ctx's
 // cause if ctx was done before the write. A write itself cannot be interrupted.
-func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+func (h *Log) Deliver(ctx context.Context, e *delivery.Event) error {
 	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); len(errs) > 0 {
 		return errs[0]
 	}
@@ -85,7 +83,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 
 // DeliverBatch writes the lines for events, in their order and in one Write.
 // An event whose payload is called JSON and is not fails alone.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
+func (h *Log) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	var (
 		buf   bytes.Buffer
 		errs  = make([]error, len(events))
@@ -116,7 +114,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 }
 
 // Preview returns the line for e.
-func (h *Handler) Preview(e *delivery.Event) (string, error) {
+func (h *Log) Preview(e *delivery.Event) (string, error) {
 	var buf bytes.Buffer
 	if err := h.append(&buf, e); err != nil {
 		return "", delivery.Permanent(err)
@@ -125,7 +123,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 }
 
 // write writes data at once and returns how much of it is written.
-func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
+func (h *Log) write(ctx context.Context, data []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ctx.Err() != nil {
@@ -156,7 +154,7 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 }
 
 // append appends the line for e.
-func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
+func (h *Log) append(buf *bytes.Buffer, e *delivery.Event) error {
 	l := jsonline.Of(e)
 	l.Attempt = new(e.Attempt)
 	write := func() error { return jsonline.Append(buf, l) }

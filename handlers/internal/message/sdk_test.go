@@ -18,6 +18,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // reader hands a message to the SDK of CloudEvents.
@@ -87,7 +88,7 @@ func (r reader) GetExtension(string) any { return nil }
 
 // checkWithSDK wants the SDK to understand the message and to find in it what
 // was in the event.
-func checkWithSDK(tb testing.TB, cfg Config, b Binding, e *delivery.Event) {
+func checkWithSDK(tb testing.TB, cfg handlers.Message, b Binding, e *delivery.Event) {
 	tb.Helper()
 	m := encoder(tb, cfg, b).Encode(e)
 	got, err := binding.ToEvent(tb.Context(), reader{m, b})
@@ -129,10 +130,10 @@ func checkWithSDK(tb testing.TB, cfg Config, b Binding, e *delivery.Event) {
 	checkData(tb, cfg, got, e)
 }
 
-func checkData(tb testing.TB, cfg Config, got *cloudevents.Event, e *delivery.Event) {
+func checkData(tb testing.TB, cfg handlers.Message, got *cloudevents.Event, e *delivery.Event) {
 	tb.Helper()
 	want, have := e.Payload, got.Data()
-	if cfg.Format == CloudEventsStructured && !got.DataBase64 {
+	if cfg.Format == handlers.FormatCloudEventsStructured && !got.DataBase64 {
 		// Blanks around a value belong to the object.
 		want, have = bytes.Trim(want, " \t\r\n"), bytes.Trim(have, " \t\r\n")
 	}
@@ -167,10 +168,10 @@ func TestSDKUnderstands(t *testing.T) {
 	}
 	for name, e := range events {
 		for _, b := range []Binding{Kafka(), AMQP(), HTTP()} {
-			for _, f := range []Format{CloudEventsBinary, CloudEventsStructured} {
+			for _, f := range []handlers.Format{handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured} {
 				t.Run(name+"/"+b.Prefix+"/"+string(f), func(t *testing.T) {
 					t.Parallel()
-					checkWithSDK(t, Config{Format: f}, b, e)
+					checkWithSDK(t, handlers.Message{Format: f}, b, e)
 				})
 			}
 		}
@@ -195,15 +196,15 @@ func FuzzCloudEvents(f *testing.F) {
 			e.CreatedAt = time.Time{}
 		}
 		for _, b := range []Binding{Kafka(), HTTP()} {
-			checkWithSDK(t, Config{Format: CloudEventsBinary}, b, e)
-			checkWithSDK(t, Config{Format: CloudEventsStructured}, b, e)
-			for _, h := range encoder(t, Config{}, b).Encode(e).Headers {
+			checkWithSDK(t, handlers.Message{Format: handlers.FormatCloudEventsBinary}, b, e)
+			checkWithSDK(t, handlers.Message{Format: handlers.FormatCloudEventsStructured}, b, e)
+			for _, h := range encoder(t, handlers.Message{}, b).Encode(e).Headers {
 				if h.Name == "" || !utf8.ValidString(h.Name+h.Value) || strings.ContainsRune(h.Name+h.Value, 0) {
 					t.Errorf("header %q", h)
 				}
 			}
 		}
-		body := encoder(t, Config{Format: CloudEventsStructured}, HTTP()).Encode(e).Body
+		body := encoder(t, handlers.Message{Format: handlers.FormatCloudEventsStructured}, HTTP()).Encode(e).Body
 		if !json.Valid(body) || !utf8.Valid(body) {
 			t.Errorf("not JSON: %q", body)
 		}

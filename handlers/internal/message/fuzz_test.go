@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // FuzzHeaders: whatever headers an application has given an event, the transport
@@ -29,9 +30,9 @@ func FuzzHeaders(f *testing.F) {
 			return // no headers
 		}
 		given := maps.Clone(e.Headers)
-		for _, format := range []Format{Payload, CloudEventsBinary, CloudEventsStructured} {
+		for _, format := range []handlers.Format{handlers.FormatPayload, handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured} {
 			for _, b := range []Binding{Kafka(), AMQP(), HTTP()} {
-				m := encoder(t, Config{Format: format}, b).Encode(e)
+				m := encoder(t, handlers.Message{Format: format}, b).Encode(e)
 				seen := make(map[string]bool)
 				sum := len(m.Body)
 				for _, h := range m.Headers {
@@ -57,7 +58,7 @@ func FuzzHeaders(f *testing.F) {
 					}
 					seen[name] = true
 				}
-				if format == Payload && (len(m.Headers) < 2 || m.Headers[0] != (Header{HeaderID, "42"}) || m.Headers[1].Name != HeaderType ||
+				if format == handlers.FormatPayload && (len(m.Headers) < 2 || m.Headers[0] != (Header{HeaderID, "42"}) || m.Headers[1].Name != HeaderType ||
 					slices.ContainsFunc(m.Headers[1:], func(h Header) bool { return strings.EqualFold(h.Name, HeaderID) })) {
 					t.Errorf("the id is not the event's: %q", m.Headers)
 				}

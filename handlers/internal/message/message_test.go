@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -29,7 +30,7 @@ func event() *delivery.Event {
 	}
 }
 
-func encoder(tb testing.TB, cfg Config, b Binding) *Encoder {
+func encoder(tb testing.TB, cfg handlers.Message, b Binding) *Encoder {
 	tb.Helper()
 	e, err := New(cfg, b)
 	if err != nil {
@@ -65,17 +66,17 @@ func TestForms(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name                    string
-		cfg                     Config
+		cfg                     handlers.Message
 		binding                 Binding
 		body, contentType, head string
 	}{
-		{"payload", Config{}, Kafka(), payload, "application/json", described},
-		{"binary, Kafka", Config{Format: CloudEventsBinary, Source: "/shop"}, Kafka(), payload, "application/json", attributes("ce_", "A 7%é")},
-		{"binary, AMQP", Config{Format: CloudEventsBinary, Source: "/shop"}, AMQP(), payload, "application/json", attributes("cloudEvents_", "A 7%é")},
-		{"binary, HTTP", Config{Format: CloudEventsBinary, Source: "/shop"}, HTTP(), payload, "application/json", attributes("ce-", "A%207%25%C3%A9")},
+		{"payload", handlers.Message{}, Kafka(), payload, "application/json", described},
+		{"binary, Kafka", handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/shop"}, Kafka(), payload, "application/json", attributes("ce_", "A 7%é")},
+		{"binary, AMQP", handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/shop"}, AMQP(), payload, "application/json", attributes("cloudEvents_", "A 7%é")},
+		{"binary, HTTP", handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/shop"}, HTTP(), payload, "application/json", attributes("ce-", "A%207%25%C3%A9")},
 		{
 			"structured",
-			Config{Format: CloudEventsStructured, Source: "/shop"},
+			handlers.Message{Format: handlers.FormatCloudEventsStructured, Source: "/shop"},
 			HTTP(),
 			`{"specversion":"1.0","id":"42","source":"/shop","type":"order.created","datacontenttype":"application/json",` +
 				`"subject":"A 7%é","time":"2026-03-04T05:06:07.089Z","partitionkey":"A 7%é","aggregatetype":"order",` +
@@ -113,8 +114,8 @@ func TestBytes(t *testing.T) {
 	} {
 		e := &delivery.Event{ID: 1, Type: "t", Payload: []byte(c.payload), ContentType: c.contentType}
 		want := cmp.Or(c.wantType, c.contentType)
-		for _, format := range []Format{Payload, CloudEventsBinary} {
-			enc := encoder(t, Config{Format: format}, HTTP())
+		for _, format := range []handlers.Format{handlers.FormatPayload, handlers.FormatCloudEventsBinary} {
+			enc := encoder(t, handlers.Message{Format: format}, HTTP())
 			if m := enc.Encode(e); string(m.Body) != c.payload || m.ContentType != want {
 				t.Errorf("%s: %q as %q, want %q as %q", format, m.Body, m.ContentType, c.payload, want)
 			}
@@ -122,7 +123,7 @@ func TestBytes(t *testing.T) {
 				t.Errorf("%s, %s: raw is %t", format, want, raw)
 			}
 		}
-		enc := encoder(t, Config{Format: CloudEventsStructured}, HTTP())
+		enc := encoder(t, handlers.Message{Format: handlers.FormatCloudEventsStructured}, HTTP())
 		if m := enc.Encode(e); string(m.Body) != head+c.structured || m.ContentType != "application/cloudevents+json" || enc.Raw(e) {
 			t.Errorf("structured: %s as %s, want %s", m.Body, m.ContentType, head+c.structured)
 		}
@@ -135,14 +136,14 @@ func TestBytes(t *testing.T) {
 func TestBareEvent(t *testing.T) {
 	t.Parallel()
 	bare := &delivery.Event{ID: 1, Type: "t"}
-	if got := lines(encoder(t, Config{}, Kafka()).Encode(bare).Headers); !slices.Equal(got, []string{"notifyd-id: 1", "notifyd-type: t"}) {
+	if got := lines(encoder(t, handlers.Message{}, Kafka()).Encode(bare).Headers); !slices.Equal(got, []string{"notifyd-id: 1", "notifyd-type: t"}) {
 		t.Errorf("got %q", got)
 	}
-	got := lines(encoder(t, Config{Format: CloudEventsBinary}, Kafka()).Encode(bare).Headers)
+	got := lines(encoder(t, handlers.Message{Format: handlers.FormatCloudEventsBinary}, Kafka()).Encode(bare).Headers)
 	if !slices.Equal(got, []string{"ce_specversion: 1.0", "ce_id: 1", "ce_source: /notifyd", "ce_type: t"}) {
 		t.Errorf("got %q", got)
 	}
-	body := encoder(t, Config{Format: CloudEventsStructured}, Kafka()).Encode(bare).Body
+	body := encoder(t, handlers.Message{Format: handlers.FormatCloudEventsStructured}, Kafka()).Encode(bare).Body
 	if string(body) != `{"specversion":"1.0","id":"1","source":"/notifyd","type":"t"}` {
 		t.Errorf("got %s", body)
 	}
@@ -167,20 +168,20 @@ func TestHeaders(t *testing.T) {
 		"cloudEvents:id": "another id", "Content-Type": "text/plain", "Content-Encoding": "gzip", "Tenant": "A", "tenant": "b", "na me": "x", "nul": "a\x00b", "lines": "a\r\nX-Evil: 1\tz", "bad\xff": "\xfe", "é": "é",
 	}
 	for name, c := range map[string]struct {
-		cfg     Config
+		cfg     handlers.Message
 		binding Binding
 		want    []string
 	}{
-		"payload, Kafka": {Config{}, Kafka(), []string{
+		"payload, Kafka": {handlers.Message{}, Kafka(), []string{
 			"Tenant: A", "bad\uFFFD: \uFFFD", "lines: a\r\nX-Evil: 1\tz", "na me: x", "nul: a\uFFFDb", "tenant: b", "é: é",
 		}},
-		"payload, HTTP": {Config{}, HTTP(), []string{
+		"payload, HTTP": {handlers.Message{}, HTTP(), []string{
 			"Tenant: A", "lines: a  X-Evil: 1 z", "nul: a\uFFFDb",
 		}},
-		"binary, Kafka": {Config{Format: CloudEventsBinary}, Kafka(), []string{
+		"binary, Kafka": {handlers.Message{Format: handlers.FormatCloudEventsBinary}, Kafka(), []string{
 			"Tenant: A", "bad\uFFFD: \uFFFD", "lines: a\r\nX-Evil: 1\tz", "na me: x", "nul: a\uFFFDb", "tenant: b", "é: é",
 		}},
-		"binary, HTTP": {Config{Format: CloudEventsBinary}, HTTP(), []string{
+		"binary, HTTP": {handlers.Message{Format: handlers.FormatCloudEventsBinary}, HTTP(), []string{
 			"Tenant: A", "lines: a  X-Evil: 1 z", "nul: a\uFFFDb",
 		}},
 	} {
@@ -204,7 +205,7 @@ func TestAggregateIsSafeToo(t *testing.T) {
 	t.Parallel()
 	e := event()
 	e.AggregateID = "a\r\nX-Evil: 1"
-	for _, h := range encoder(t, Config{}, HTTP()).Encode(e).Headers {
+	for _, h := range encoder(t, handlers.Message{}, HTTP()).Encode(e).Headers {
 		if strings.ContainsAny(h.Value, "\r\n") {
 			t.Errorf("%q", h)
 		}
@@ -214,23 +215,23 @@ func TestAggregateIsSafeToo(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		cfg  Config
+		cfg  handlers.Message
 		path string // "" if it is valid
 	}{
-		{Config{}, ""},
-		{Config{Format: Payload}, ""},
-		{Config{Format: CloudEventsBinary}, ""},
-		{Config{Format: CloudEventsStructured, Source: "https://shop.example.com/orders?a=b#c"}, ""},
-		{Config{Format: CloudEventsStructured, Source: "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66"}, ""},
-		{Config{Format: "json"}, "format"},
-		{Config{Source: "/shop"}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: " "}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: "/a b"}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: "/é"}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: "/%zz"}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: `/"{}`}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: "/a\n"}, "cloudevents_source"},
-		{Config{Format: CloudEventsBinary, Source: "1:2"}, "cloudevents_source"},
+		{handlers.Message{}, ""},
+		{handlers.Message{Format: handlers.FormatPayload}, ""},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary}, ""},
+		{handlers.Message{Format: handlers.FormatCloudEventsStructured, Source: "https://shop.example.com/orders?a=b#c"}, ""},
+		{handlers.Message{Format: handlers.FormatCloudEventsStructured, Source: "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66"}, ""},
+		{handlers.Message{Format: "json"}, "format"},
+		{handlers.Message{Source: "/shop"}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: " "}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/a b"}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/é"}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/%zz"}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: `/"{}`}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/a\n"}, "cloudevents_source"},
+		{handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "1:2"}, "cloudevents_source"},
 	} {
 		_, err := New(c.cfg, Kafka())
 		if got := field.Path(err); got != c.path || (err == nil) != (c.path == "") {

@@ -1,4 +1,4 @@
-package pgstore_test
+package idempotency_test
 
 import (
 	"context"
@@ -9,21 +9,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func ExampleNew() {
+func ExampleNewPostgres() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, testenv.ExampleDatabase(ctx))
 	if err != nil {
 		panic(err)
 	}
 	defer pool.Close()
-	if err := pgstore.Create(ctx, pool, pgstore.DefaultSchema); err != nil {
+	if err := idempotency.CreatePostgres(ctx, pool, idempotency.DefaultSchema); err != nil {
 		panic(err)
 	}
-	keys, err := pgstore.New(pool, pgstore.DefaultSchema)
+	keys, err := idempotency.NewPostgres(pool, idempotency.DefaultSchema)
 	if err != nil {
 		panic(err)
 	}
