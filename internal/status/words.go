@@ -1,7 +1,7 @@
-package observe
+package status
 
 // The words for the state of a destination. The console, "notifyd status" and the documentation use no others, next to
-// the labels of [BreakerState].
+// the labels of [observe.BreakerState].
 const (
 	// StateUp means that the destination accepts deliveries.
 	StateUp = "up"
