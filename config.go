@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -120,7 +121,7 @@ func (c Config) WithDefaults() Config {
 // key there.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	errs := []error{outboxsql.ValidateSchema(c.Schema), field.Check(c), field.Under("retention", field.Check(c.Retention))}
+	errs := []error{pgschema.Validate(c.Schema), field.Check(c), field.Under("retention", field.Check(c.Retention))}
 	if c.Lease <= c.LockBudget {
 		errs = append(errs, field.Errorf("lease", "%v is not longer than lock_budget (%v): another relay could take a delivery before it is leased", c.Lease, c.LockBudget))
 	}

@@ -403,12 +403,7 @@ func openExample(ctx context.Context) *pgxpool.Pool {
 	if err != nil {
 		panic(err)
 	}
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		panic(err)
-	}
-	defer conn.Release()
-	if _, err := outboxsql.Migrate(ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep); err != nil {
+	if err := outboxsql.MigratePool(ctx, pool); err != nil {
 		panic(err)
 	}
 	return pool

@@ -399,7 +399,7 @@ func migrate(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.NotifyAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 		t.Fatal(err)
 	}
 	if mode == outboxsql.ModeStream {

@@ -28,8 +28,11 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/laneconf"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/queue"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
@@ -199,7 +202,7 @@ func (r *Relay) wireListener() error {
 // subscriber returns the relay's part in a listener.
 func (r *Relay) subscriber() *listener.Subscriber {
 	return &listener.Subscriber{
-		Channel: outboxsql.Channel(r.config.Schema), Hints: hints{r}, OnListen: r.canListen, OnBlind: hints{r}.Blind,
+		Channel: pgschema.Channel(r.config.Schema), Hints: hints{r}, OnListen: r.canListen, OnBlind: hints{r}.Blind,
 		OnChange: func(err error) {
 			incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 			if err != nil {
@@ -238,7 +241,7 @@ func (r *Relay) Use(mw ...delivery.Middleware) { r.middleware = append(r.middlew
 // next release may change the pattern. It must keep the name of the destination, because stored deliveries refer to it.
 // Handle returns the same errors as Add and Route.
 func (r *Relay) Handle(pattern string, d Destination) error {
-	if err := delivery.CheckPattern(pattern); err != nil {
+	if err := routing.Check(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
 	}
 	if err := r.Add(d); err != nil {
@@ -261,7 +264,7 @@ func (r *Relay) Add(d Destination) error {
 			return invalid(err)
 		}
 	}
-	needs := d.Lane.NeedsStream()
+	needs := laneconf.NeedsStream(d.Lane)
 	if positions, is := delivery.As[delivery.PositionStore](h); is && positions.StoresPosition() {
 		if err := keepsPosition(d); err != nil {
 			return invalid(err)
@@ -282,7 +285,7 @@ func (r *Relay) Add(d Destination) error {
 
 // keepsPosition refuses what a destination that keeps its own position cannot have.
 func keepsPosition(d Destination) error {
-	switch lane := d.Lane.WithDefaults(); {
+	switch lane := laneconf.WithDefaults(d.Lane); {
 	case lane.Concurrency != 1 || lane.Order == delivery.OrderNone:
 		return errors.New("it keeps its position, which needs a concurrency of 1, and order")
 	case d.RateKey != nil:

@@ -12,6 +12,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/modelock"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/queue"
 	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
@@ -32,7 +34,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		case err == nil:
 			store.Report(r.dispatcher, start, nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), outboxsql.EndsRelay(err), errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), modelock.EndsRelay(err), errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
@@ -99,7 +101,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		return err
 	}
 	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
-		if err := outboxsql.CheckIDs(ctx, conn, r.config.Schema); err != nil {
+		if err := pgschema.CheckIDs(ctx, conn, r.config.Schema); err != nil {
 			return err
 		}
 		if r.session != nil { // of an attempt that has failed
@@ -202,7 +204,7 @@ func (r *Relay) run(ctx context.Context) error {
 		r.calls.Close(ctx)
 	}
 	r.session.Close(ctx)
-	if cause := context.Cause(ctx); outboxsql.EndsRelay(cause) && !outboxsql.EndsRelay(err) {
+	if cause := context.Cause(ctx); modelock.EndsRelay(cause) && !modelock.EndsRelay(err) {
 		err = errors.Join(cause, err)
 	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
@@ -288,7 +290,7 @@ func (r *Relay) readStream() {
 	}
 	if r.trigger != nil {
 		o.Trigger = r.trigger
-		r.trigger.Announce(outboxsql.Channel(r.config.Schema))
+		r.trigger.Announce(pgschema.Channel(r.config.Schema))
 		r.trigger.CloseIdle(triggerIdle)
 	}
 	engine := stream.New(o)
@@ -308,7 +310,7 @@ func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	}
 	//nolint:wrapcheck // the same
 	return r.session.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
-		return outboxsql.Notify(ctx, conn, channel, payload)
+		return pgschema.Notify(ctx, conn, channel, payload)
 	})
 }
 

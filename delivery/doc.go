@@ -1,12 +1,42 @@
-// Package delivery is the contract between the relay and destinations: the package that the author
-// of a destination reads, and the only one that a destination imports.
+// Package delivery is the contract between a relay and those who handle its events. An application needs the first three
+// sections, the author of a destination all of them. The package imports only the standard library.
 //
-// A destination is a [Handler], or a [BatchHandler] if it takes several events in one
-// call. The error that it returns says whose fault a failure is and what follows from it:
-// [Permanent], [RetryAfter], [Unavailable] and [Throttled] mark it, [Unclear] marks a refusal that
-// every event may get, and an unmarked error is tried again. What else a destination can do, it says by its methods: [Checker],
-// [Previewer], [Sizer], [Reporter], which [As] finds behind [Middleware], and
-// [OrderedBatchHandler], which asks [TotalOrder]. Package handlers/handlertest proves that a handler keeps the contract.
+// # Handle events
 //
-// The package imports only the standard library.
+// A [Handler] delivers one [Event]. [HandlerFunc] makes one of a function, and [HandleJSON] decodes the payload as well:
+//
+//	relay.Handle("order.placed", notifyd.Destination{
+//		Name: "warehouse",
+//		Handler: delivery.HandleJSON(func(ctx context.Context, e *delivery.Event, order Order) error {
+//			return warehouse.Reserve(ctx, e.DedupeID(), order)
+//		}),
+//	})
+//
+// A relay delivers each event at least once. [Event.DedupeID] is the same for every attempt: drop duplicates by it.
+//
+// # Results
+//
+// The result of a handler decides what happens to the event:
+//
+//	nil                     it is delivered
+//	err                     it is tried again later; Lane.MaxAttempts failures make a dead letter
+//	RetryAfter(d, err)      the same, and not before d has passed
+//	Permanent(err)          it is a dead letter at once
+//	Unavailable(err)        the destination is down: its lane pauses, and no attempt counts
+//	Unauthorized(err)       the same, and the destination is tried less often
+//	Throttled(d, err)       the destination wants fewer deliveries: its lane slows down, and no attempt counts
+//	Unclear(err)            the event or the destination is at fault: other events show which
+//
+// # Settings of a destination
+//
+// [Lane] has concurrency, batches, attempts, order and limits. A zero field has its default. A [Filter] drops events before
+// they are delivered, and a [RateKey] counts them by customer, for example. An [Observer] receives each [Incident], such as a
+// new dead letter. [Around] makes [Middleware] for logs, metrics and traces.
+//
+// # Write a destination
+//
+// A handler implements more interfaces for what else it can do. [BatchHandler] takes several events in one call,
+// [OrderedBatchHandler] keeps their order, and [CallOf] says which order the relay wants. [Checker] tests the connection,
+// [Previewer] shows a message, [Sizer] bounds it, [Reporter] reports the state, and [PositionStore] delivers exactly once.
+// [As] finds these behind middleware. Package handlers/handlertest proves that a handler keeps the contract.
 package delivery

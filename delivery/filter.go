@@ -1,5 +1,7 @@
 package delivery
 
+import "errors"
+
 // Filter decides whether an event is for a destination. False means that it is not: for this destination
 // nothing is left to do. An error means that the filter cannot tell: the event becomes a dead letter
 // of the destination, at once, with the class [ClassEvent].
@@ -16,3 +18,7 @@ type Candidate struct {
 	// filter gets the value that the previous one left.
 	Memo any
 }
+
+// ErrPattern is wrapped by errors about an invalid pattern of event types. A pattern is an event type ("order.created"), a prefix
+// ("order.*") or "*".
+var ErrPattern = errors.New("invalid pattern")

@@ -1,8 +1,6 @@
 package delivery
 
-import (
-	"context"
-)
+import "context"
 
 // Handler delivers one event to one destination.
 //
@@ -26,6 +24,20 @@ type HandlerFunc func(ctx context.Context, e *Event) error
 // Deliver calls f(ctx, e).
 func (f HandlerFunc) Deliver(ctx context.Context, e *Event) error { return f(ctx, e) }
 
+// HandleJSON returns a [Handler] that decodes the payload of each event into a T, as [Event.DecodeJSON] does, and calls f with it. f
+// returns what Deliver returns, and may be called from several goroutines at once. A payload that is not JSON, or does not fit a T,
+// is [Permanent]: the event becomes a dead letter at once. Fields that T does not have are ignored, and a pointer is nil
+// for a payload of null.
+func HandleJSON[T any](f func(ctx context.Context, e *Event, payload T) error) Handler {
+	return HandlerFunc(func(ctx context.Context, e *Event) error {
+		var payload T
+		if err := e.DecodeJSON(&payload); err != nil {
+			return err
+		}
+		return f(ctx, e, payload)
+	})
+}
+
 // BatchHandler is implemented by a [Handler] that can take several events in one call. A batch
 // holds the events that are waiting, up to the destination's batch size: one event when the relay
 // is idle, more under load. No event waits for a batch to fill.
@@ -36,55 +48,6 @@ func (f HandlerFunc) Deliver(ctx context.Context, e *Event) error { return f(ctx
 type BatchHandler interface {
 	Handler
 	DeliverBatch(ctx context.Context, events []*Event) (errs []error)
-}
-
-// OrderedBatchHandler is implemented by a [BatchHandler] that may get several events of one aggregate in
-// one call even if their order is kept. Other batch handlers then get one event of each aggregate
-// at a time. Without order, as in a queue, a call may hold any events.
-type OrderedBatchHandler interface {
-	// KeepsOrder reports whether DeliverBatch delivers the events of an aggregate in the order of
-	// the batch, and none of them after an earlier one has failed with an error that is not
-	// [Permanent]. In a [TotalOrder] all events of the call count as events of one aggregate.
-	KeepsOrder() bool
-}
-
-type totalOrder struct{}
-
-// WithTotalOrder returns a context for calls of a destination that gets all events one after the
-// other.
-func WithTotalOrder(ctx context.Context) context.Context {
-	return context.WithValue(ctx, totalOrder{}, true)
-}
-
-// TotalOrder reports whether the call serves a destination with total order, which gets all events one after the other,
-// whatever their aggregates. An [OrderedBatchHandler] that orders by aggregate must ask. A destination with an inherent order,
-// such as a partition of a topic, keeps that order.
-func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != nil }
-
-type noOrder struct{}
-
-// WithoutOrder returns a context for calls of a destination whose events may arrive in any order: in a queue, and with
-// [OrderNone] in a stream.
-func WithoutOrder(ctx context.Context) context.Context {
-	return context.WithValue(ctx, noOrder{}, true)
-}
-
-// Unordered reports whether the events of the call may arrive in any order. An [OrderedBatchHandler] may then deliver
-// an event although an earlier one of its aggregate has failed.
-func Unordered(ctx context.Context) bool { return ctx.Value(noOrder{}) != nil }
-
-type shard struct{}
-
-// WithShard returns a context for calls on behalf of one shard of a destination. Shards are numbered from 0.
-func WithShard(ctx context.Context, part int) context.Context {
-	return context.WithValue(ctx, shard{}, part)
-}
-
-// Shard returns the number of the shard on whose behalf a handler is called, and 0 for a destination with one shard. A
-// [PositionStore] has to ask, because it keeps a position for each shard.
-func Shard(ctx context.Context) int {
-	part, _ := ctx.Value(shard{}).(int)
-	return part
 }
 
 // BatchHandlerFunc adapts a function to a [BatchHandler].
@@ -108,52 +71,12 @@ func (f BatchHandlerFunc) DeliverBatch(ctx context.Context, events []*Event) []e
 	return f(ctx, events)
 }
 
-// Previewer is implemented by a [Handler] that can show the request for an event without sending it.
-type Previewer interface {
-	// Preview returns the message that Deliver would send for e, readable for people and without
-	// any credential. It sends nothing and contacts no server. It fails where Deliver would fail
-	// before sending.
-	Preview(e *Event) (string, error)
-}
-
-// Checker is implemented by a [Handler] that can test whether its destination is usable, without
-// sending anything to it.
-type Checker interface {
-	// Check connects and authenticates as Deliver would, and returns the obstacle to a delivery;
-	// nil if none was found. It may be called before and between deliveries, leaves nothing at the
-	// destination, and its error holds no credential.
-	Check(ctx context.Context) error
-}
-
-// CheckDescriber is implemented by a [Checker] that describes the coverage of its check, so that operators do not take a
-// passed check for proof that events arrive.
-type CheckDescriber interface {
-	// DescribeCheck returns what Check tests, empty for nothing, and what a delivery needs beyond
-	// that: each as part of a sentence, such as "the TCP connection" and "the credentials".
-	DescribeCheck() (tested, untested string)
-}
-
-// Sizer is implemented by a [Handler] with a largest message size.
-type Sizer interface {
-	// MaxBytes returns that size in bytes: an event whose payload alone is larger cannot be
-	// delivered. It returns 0 where the size of a message does not follow from the payload.
-	MaxBytes() int
-}
-
-// Reporter is implemented by a [Handler] that knows the state of its destination.
-type Reporter interface {
-	// Report returns the known state. It contacts no server and returns at once.
-	Report() Report
-}
-
-// Report is the state of a handler at one moment.
-type Report struct {
-	// Connected reports an open connection. A handler that connects on first use reports false before.
-	Connected bool
-	// Blocked reports that the destination has asked for a pause, as RabbitMQ does when it runs out
-	// of memory. Reason is its reason, verbatim.
-	Blocked bool
-	Reason  string
-	// Unconfirmed is how many messages are sent and not answered yet.
-	Unconfirmed int
+// OrderedBatchHandler is implemented by a [BatchHandler] that may get several events of one aggregate in
+// one call even if their order is kept. Other batch handlers then get one event of each aggregate
+// at a time. Without order, as in a queue, a call may hold any events.
+type OrderedBatchHandler interface {
+	// KeepsOrder reports whether DeliverBatch delivers the events of an aggregate in the order of
+	// the batch, and none of them after an earlier one has failed with an error that is not
+	// [Permanent]. With [Call].TotalOrder all events of the call count as events of one aggregate.
+	KeepsOrder() bool
 }

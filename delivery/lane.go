@@ -1,13 +1,6 @@
 package delivery
 
-import (
-	"errors"
-	"fmt"
-	"strconv"
-	"time"
-
-	"github.com/notifyd/notifyd/internal/field"
-)
+import "time"
 
 // Lane is how a relay hands the events of a destination to its handler. The package of a handler suggests one with
 // DefaultLane. A field that is zero has its default. The tags are the one declaration of each setting: its name in
@@ -63,54 +56,12 @@ const (
 	OnDeadBlock LaterEvents = "block"
 )
 
-// StartAuto is the default of Lane.StartFrom.
-const StartAuto = "auto"
-
-// MaxShards is the largest number of shards of a destination.
-const MaxShards = 64
-
-// WithDefaults returns l with the defaults of the fields that are zero.
-func (l Lane) WithDefaults() Lane {
-	field.Fill(&l)
-	field.Fill(&l.OnDead)
-	l.Backoff = l.Backoff.WithDefaults()
-	return l
-}
-
-// Validate returns every mistake in l, joined, each a [*handlers.FieldError] with the name that the field has in
-// notifyd.yaml. Zero fields are valid. The relay validates StartFrom.
-func (l Lane) Validate() error {
-	l = l.WithDefaults()
-	errs := []error{field.Check(l), field.Under("on_dead", field.Check(l.OnDead)), field.Under("backoff", l.Backoff.Validate())}
-	if err := l.RateLimit.Validate(); err != nil {
-		errs = append(errs, field.Errorf("rate_limit", "%w", err))
-	}
-	if l.RateLimit.IsZero() && l.RateBurst > 0 {
-		errs = append(errs, field.Errorf("rate_burst", "has no effect without rate_limit"))
-	}
-	if l.Shards > 1 && l.Order == OrderTotal {
-		errs = append(errs, field.Errorf("shards", "must be 1 with order: total, which delivers one event after the other: leave shards out, or use order: aggregate"))
-	}
-	return errors.Join(errs...)
-}
-
-// NeedsStream returns the settings that a queue cannot honor, such as "order: aggregate"; none if a queue can have the lane.
-func (l Lane) NeedsStream() (settings []string) {
-	if l.Order == OrderAggregate || l.Order == OrderTotal {
-		settings = append(settings, fmt.Sprintf("order: %s", l.Order))
-	}
-	switch {
-	case l.OnDead.Then != OnDeadBlock:
-	case l.OnDead.To == "":
-		settings = append(settings, "on_dead: block")
-	default:
-		settings = append(settings, "on_dead.then: block")
-	}
-	if l.StartFrom != "" && l.StartFrom != StartAuto {
-		settings = append(settings, "start_from: "+l.StartFrom)
-	}
-	if l.Shards > 1 {
-		settings = append(settings, "shards: "+strconv.Itoa(l.Shards))
-	}
-	return settings
+// Backoff is the wait before an event is retried: Initial after the first failure, Multiplier times
+// as long after each further one, at most Max. Each wait is drawn from zero to twice its length, so
+// that events that failed together do not come back together. A field that is zero has its default, so
+// that Backoff{Initial: time.Minute} changes one of them; a default that would contradict the other field gives way.
+type Backoff struct {
+	Initial    time.Duration `yaml:"initial" default:"1s" jsonschema:"minimum=1ms" jsonschema_description:"Pause after the first failure. A shorter 'max' lowers the default."`
+	Max        time.Duration `yaml:"max" default:"1h" jsonschema:"minimum=1ms" jsonschema_description:"The pause does not grow beyond this. A longer 'initial' raises the default."`
+	Multiplier float64       `yaml:"multiplier" default:"2" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Factor by which the pause grows with each failure."`
 }

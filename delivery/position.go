@@ -11,7 +11,7 @@ import (
 //
 // Its calls of DeliverBatch come one after the other, and only after OpenPosition. What a call is
 // not certain of, it answers for all events with an error that wraps [ErrReopen]. A destination with several shards has a shard
-// for each: [Shard] tells which one a call, also of OpenPosition, is about, and calls about different ones come side by side.
+// for each: [Call].Shard tells which one a call, also of OpenPosition, is about, and calls about different ones come side by side.
 type PositionStore interface {
 	// StoresPosition reports whether the handler, with its settings, stores positions. If not, the relay treats it like
 	// any other handler.

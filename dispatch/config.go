@@ -5,6 +5,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
 // LaneConfig configures how the events of one destination are delivered: the settings of its lane, and the functions
@@ -20,7 +21,7 @@ type LaneConfig struct {
 
 // validate returns every mistake in c, joined.
 func (c LaneConfig) validate() error {
-	err := c.Validate()
+	err := laneconf.Validate(c.Lane)
 	switch {
 	case c.RateKey == nil:
 	case c.RateLimit.IsZero():

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/internal/limit"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -97,7 +99,7 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	if err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	cfg.Lane = cfg.WithDefaults()
+	cfg.Lane = laneconf.WithDefaults(cfg.Lane)
 	var lanes []*lane
 	if err := safecall.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
@@ -156,14 +158,10 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
-		if l.dest.Total {
-			l.ctx = delivery.WithTotalOrder(d.workCtx)
-		}
-		if l.isUnordered() {
-			l.ctx = delivery.WithoutOrder(d.workCtx)
-		}
-		if l.dest.Shard > 0 {
-			l.ctx = delivery.WithShard(l.ctx, l.dest.Shard)
+		isUnordered := l.isUnordered()
+		call := delivery.Call{Shard: l.dest.Shard, TotalOrder: l.dest.Total && !isUnordered, Unordered: isUnordered}
+		if call != (delivery.Call{}) {
+			l.ctx = delivery.WithCall(d.workCtx, call)
 		}
 	}
 	return d.workCtx
@@ -247,7 +245,7 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 // RouteWhen routes the events for which filter returns true; a nil filter passes all. A pattern may have several
 // routes with filters, each to other destinations.
 func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...string) error {
-	if err := delivery.CheckPattern(pattern); err != nil {
+	if err := routing.Check(pattern); err != nil {
 		return err
 	}
 	var lanes []*lane

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/internal/order"
 )
 
@@ -60,7 +61,7 @@ func (c *calls) handler(f func(context.Context, *delivery.Event) error) delivery
 }
 
 func testLane() LaneConfig {
-	cfg := LaneConfig{Lane: delivery.Lane{}.WithDefaults()}
+	cfg := LaneConfig{Lane: laneconf.WithDefaults(delivery.Lane{})}
 	cfg.Timeout = 10 * time.Second
 	cfg.MaxAttempts = 3
 	return cfg

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 func newTestRouter(tb testing.TB, patterns ...string) *router {
@@ -59,7 +60,7 @@ func TestBestPattern(t *testing.T) {
 		if lanes := r.find(typ).lanes; lanes != nil {
 			want = lanes[0].dest.Name
 		}
-		if i := delivery.BestPattern(patterns, typ); i >= 0 {
+		if i := routing.Best(patterns, typ); i >= 0 {
 			got = patterns[i]
 		}
 		if got != want {
@@ -122,7 +123,7 @@ func TestRouterMatchesLikeANaiveOne(t *testing.T) {
 		r := newRouter()
 		var patterns []string
 		for _, p := range rapid.SliceOfDistinct(pattern, rapid.ID[string]).Draw(t, "patterns") {
-			if delivery.CheckPattern(p) != nil {
+			if routing.Check(p) != nil {
 				continue
 			}
 			patterns = append(patterns, p)
@@ -146,7 +147,7 @@ func FuzzPattern(f *testing.F) {
 		f.Add(seed, "order.created")
 	}
 	f.Fuzz(func(t *testing.T, pattern, typ string) {
-		if delivery.CheckPattern(pattern) != nil {
+		if routing.Check(pattern) != nil {
 			return
 		}
 		r := newRouter()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -58,7 +59,7 @@ func TestShardsOfALane(t *testing.T) {
 		shards int
 		total  bool
 		ok     bool
-	}{{-1, false, false}, {0, false, true}, {1, true, true}, {2, false, true}, {2, true, false}, {delivery.MaxShards, false, true}, {delivery.MaxShards + 1, false, false}} {
+	}{{-1, false, false}, {0, false, true}, {1, true, true}, {2, false, true}, {2, true, false}, {laneconf.MaxShards, false, true}, {laneconf.MaxShards + 1, false, false}} {
 		cfg := testLane()
 		cfg.Shards = c.shards
 		if c.total {

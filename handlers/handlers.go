@@ -1,4 +1,4 @@
-// Package handlers holds what all destinations have in common: the type of their secrets, the error about a
+// Package handlers holds what all destinations have in common: settings ([TLS], [AWS], [Message] and [Secret]), the error about a
 // field of a Config, and the options of kafka.New, email.New and the others.
 //
 //	h, err := email.New(email.Config{Host: "smtp.example.com", Username: "shop", Password: handlers.NewSecret(password), ...})

@@ -24,7 +24,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -216,7 +215,7 @@ func newByteHook(t *testing.T) (*arrivals, *webhook.Handler) {
 		a.add(r.Header.Get("ce-id"), body, r.Header.Get("Content-Type"))
 	}))
 	t.Cleanup(server.Close)
-	h, err := webhook.New(webhook.Config{URL: server.URL, Config: message.Config{Format: message.CloudEventsBinary}})
+	h, err := webhook.New(webhook.Config{URL: server.URL, Message: handlers.Message{Format: handlers.FormatCloudEventsBinary}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +311,7 @@ func TestBytesThatAreRefused(t *testing.T) {
 				}
 				return nil
 			}
-			hook, err := webhook.New(webhook.Config{URL: "http://127.0.0.1:1/", Config: message.Config{Body: `{{ json .Payload.n }}`}})
+			hook, err := webhook.New(webhook.Config{URL: "http://127.0.0.1:1/", Message: handlers.Message{Body: `{{ json .Payload.n }}`}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -106,7 +106,7 @@ func (e *env) migrate(schema string, notify outboxsql.NotifyMode) {
 		e.t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := outboxsql.Migrate(e.ctx, conn.Conn(), schema, notify); err != nil {
+	if _, err := outboxsql.Migrate(e.ctx, conn.Conn(), schema, outboxsql.MigrateOptions{Notify: notify}); err != nil {
 		e.t.Fatal(err)
 	}
 }

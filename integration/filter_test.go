@@ -50,7 +50,7 @@ func newSieve(t *testing.T, stream bool, events int) *sieve {
 	s := &sieve{t: t, pool: pool, stream: stream, n: make(map[int64]int)}
 	s.forget()
 	err = pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyAuto)
+		_, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto})
 		if err == nil && stream {
 			err = outboxsql.SetMode(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.ModeStream, outboxsql.ModeOptions{})
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -29,7 +30,7 @@ func (e *env) silence() suppressor {
 func (e *env) startSuppressor() suppressor {
 	e.t.Helper()
 	notify := listener.NewTrigger(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, e.url) }, slog.New(slog.DiscardHandler))
-	notify.Announce(outboxsql.Channel(outboxsql.DefaultSchema))
+	notify.Announce(pgschema.Channel(outboxsql.DefaultSchema))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = notify.Run(ctx) }() // the end of ctx

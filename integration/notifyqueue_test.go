@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -76,7 +77,7 @@ func TestNotifyQueueFull(t *testing.T) {
 				}
 				e.untilDone()
 				h.all(e, 20)
-				testenv.Await(t, "that the relay knows", func() bool { return errors.Is(first.Stats().Listener.Trouble, outboxsql.ErrNotifyQueue) })
+				testenv.Await(t, "that the relay knows", func() bool { return errors.Is(first.Stats().Listener.Trouble, pgschema.ErrNotifyQueue) })
 				if err := first.end(); err != nil {
 					t.Fatal(err)
 				}

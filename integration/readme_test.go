@@ -66,10 +66,7 @@ func run() error {
 		return err
 	}
 	defer pool.Close()
-	if err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep)
-		return err
-	}); err != nil {
+	if err := outboxsql.MigratePool(ctx, pool); err != nil {
 		return err
 	}
 	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

@@ -27,7 +27,7 @@ func TestUnorderedCalls(t *testing.T) {
 			e := newEnvIn(t, c.mode)
 			called := make(chan bool, 1)
 			h := delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
-				called <- delivery.Unordered(ctx)
+				called <- delivery.CallOf(ctx).Unordered
 				return nil
 			})
 			e.relay(handleAll(t, h, delivery.Lane{Order: c.order}), notifyd.Config{})

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 const (
@@ -150,14 +150,14 @@ func (t *Trigger) Notify(ctx context.Context, channel, payload string) error {
 func (t *Trigger) notify(ctx context.Context, n notification) error {
 	full := false
 	err := t.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := outboxsql.Notify(ctx, conn, n.channel, n.payload)
-		if full = errors.Is(err, outboxsql.ErrNotifyQueue); full {
+		err := pgschema.Notify(ctx, conn, n.channel, n.payload)
+		if full = errors.Is(err, pgschema.ErrNotifyQueue); full {
 			return nil // the connection is fine
 		}
 		return err
 	})
 	if full {
-		err = outboxsql.ErrNotifyQueue
+		err = pgschema.ErrNotifyQueue
 	}
 	return wrap("send a notification", err)
 }

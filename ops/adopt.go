@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/routes"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -85,7 +86,8 @@ func (s adopter) adoptable(ctx context.Context) (a Adoption, err error) {
 		if a.Mode, err = s.mode(ctx, tx); err != nil {
 			return err
 		}
-		a.Waiting, err = outboxsql.CountWaiting(ctx, tx, s.cfg.Schema, a.Mode)
+		w := &a.Waiting
+		w.Events, w.Deliveries, w.DeadLetters, err = pgschema.CountWaiting(ctx, tx, s.cfg.Schema, a.Mode == outboxsql.ModeStream)
 		return err
 	})
 	return a, err

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -215,7 +216,7 @@ func (s *Client) wake(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema), ringDeliveries)
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema), ringDeliveries)
 	return err
 }
 
@@ -252,7 +253,7 @@ func (s *Client) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode,
 func sqlReplay() string {
 	return `WITH shards AS MATERIALIZED (SELECT destination, shards FROM {positions} WHERE destination = ANY($2::text[]) AND shard = 0 ORDER BY destination FOR KEY SHARE)
 	UPDATE {deliveries} AS d SET state = 'retry', attempts = 0, replays = d.replays + 1, available_at = clock_timestamp(), updated_at = clock_timestamp(),
-		shard = ` + outboxsql.NumberOfRow("{events}", "coalesce((SELECT s.shards FROM shards AS s WHERE s.destination = d.destination), 1)") + `
+		shard = ` + pgschema.NumberOfRow("{events}", "coalesce((SELECT s.shards FROM shards AS s WHERE s.destination = d.destination), 1)") + `
 	FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 	WHERE d.event_id = p.event_id AND d.destination = p.destination`
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/ops"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func TestReplayDeadLetters(t *testing.T) {
@@ -26,7 +26,7 @@ func TestReplayDeadLetters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ear.Release()
-	if _, err := ear.Exec(t.Context(), "LISTEN "+pgx.Identifier{outboxsql.Channel(letterSchema)}.Sanitize()); err != nil {
+	if _, err := ear.Exec(t.Context(), "LISTEN "+pgx.Identifier{pgschema.Channel(letterSchema)}.Sanitize()); err != nil {
 		t.Fatal(err)
 	}
 	a := ops.BulkAction{Actor: "ann", Reason: "fixed"}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // DeadLetterFilter chooses dead letters that match all its fields. The zero value lists all letters, and
@@ -55,7 +55,7 @@ func (f DeadLetterFilter) Validate() error {
 	case f.Fingerprint != "" && !isFingerprint(f.Fingerprint):
 		return fmt.Errorf("%w: a fingerprint has twelve hexadecimal digits, such as 0a1b2c3d4e5f", ErrInvalid)
 	case f.Type != "":
-		if err := delivery.CheckPattern(f.Type); err != nil {
+		if err := routing.Check(f.Type); err != nil {
 			return fmt.Errorf("%w: event type: %w", ErrInvalid, err)
 		}
 	}

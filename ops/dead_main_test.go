@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -83,7 +84,7 @@ func (d *lettersDB) listen() func() string {
 		d.Fatal(err)
 	}
 	d.Cleanup(ear.Release)
-	if _, err := ear.Exec(d.Context(), "LISTEN "+pgx.Identifier{outboxsql.Channel(letterSchema)}.Sanitize()); err != nil {
+	if _, err := ear.Exec(d.Context(), "LISTEN "+pgx.Identifier{pgschema.Channel(letterSchema)}.Sanitize()); err != nil {
 		d.Fatal(err)
 	}
 	return func() string {

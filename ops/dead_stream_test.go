@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // bothTables runs f for a plain stream and for a partitioned one.
@@ -88,7 +88,7 @@ func TestReplayChoosesShard(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		for _, row := range d.list(fmt.Sprintf(shardsOf, outboxsql.Hash("e."), 3)) {
+		for _, row := range d.list(fmt.Sprintf(shardsOf, pgschema.Hash("e."), 3)) {
 			var id, has, want int
 			if _, err := fmt.Sscan(row, &id, &has, &want); err != nil {
 				t.Fatal(err)

@@ -9,7 +9,8 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/limit"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // eventIDs is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
@@ -51,7 +52,7 @@ func (s *routeRange) contains(id int64) bool { return !s.from.has(id) && (!s.end
 
 // leads reports whether the most specific pattern leads to the destination.
 func (s *routeRange) leads(eventType string) bool {
-	best := delivery.BestPattern(slices.Concat(s.patterns, s.others), eventType)
+	best := routing.Best(slices.Concat(s.patterns, s.others), eventType)
 	return best >= 0 && best < len(s.patterns)
 }
 
@@ -236,7 +237,7 @@ func (t *tables) done(name string, e *raw) bool {
 
 // gets reports whether the event belongs to the shard. For a deleted event, whose shard is unknown, it reports true.
 func (p *eventPosition) gets(e *raw) bool {
-	return e.Gone || outboxsql.ShardOf(e.hash, p.shards) == p.shard
+	return e.Gone || pgschema.ShardOf(e.hash, p.shards) == p.shard
 }
 
 // lowest is an id that all positions of a stream have passed, with all below it.

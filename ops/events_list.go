@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 const (
@@ -70,7 +70,7 @@ func (f EventFilter) Validate() error {
 	case f.Search < 0 || f.Search > MaxSearch:
 		return fmt.Errorf("%w: a search through %d events is not between 1 and %d", ErrInvalid, f.Search, MaxSearch)
 	case f.Type != "":
-		if err := delivery.CheckPattern(f.Type); err != nil {
+		if err := routing.Check(f.Type); err != nil {
 			return fmt.Errorf("%w: event type: %w", ErrInvalid, err)
 		}
 	}
@@ -95,7 +95,7 @@ func (f *EventFilter) oldest(now time.Time) time.Time {
 
 // accepts reports whether the row of an event matches. In a queue only a marked event is done.
 func (f *EventFilter) accepts(r *raw, oldest time.Time, stream bool) bool {
-	return (f.Type == "" || delivery.BestPattern([]string{f.Type}, r.Type) == 0) &&
+	return (f.Type == "" || routing.Best([]string{f.Type}, r.Type) == 0) &&
 		(f.AggregateType == "" || f.AggregateType == r.AggregateType) && (f.AggregateID == "" || f.AggregateID == r.AggregateID) &&
 		(oldest.IsZero() || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || f.Destination != "" || r.mark == "done")
 }

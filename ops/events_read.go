@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -47,7 +48,7 @@ func named[T any](ctx context.Context, tx pgx.Tx, sql func(name func(column stri
 
 func columns(name func(column string) string) string {
 	return `id, ` + name("event_type") + `, coalesce(` + name("aggregate_type") + `, ''), coalesce(` + name("aggregate_id") + `, ''), coalesce(` + name("idempotency_key") + `, ''), state, ` +
-		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at") + `, ` + outboxsql.Hash("")
+		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at") + `, ` + pgschema.Hash("")
 }
 
 func scanRaw(row pgx.CollectableRow) (r raw, err error) {

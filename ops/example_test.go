@@ -20,7 +20,7 @@ func exampleStream(ctx context.Context) *pgxpool.Pool {
 	pool, err := pgxpool.New(ctx, testenv.ExampleDatabase(ctx))
 	if err == nil {
 		err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-			if _, err := outboxsql.Migrate(ctx, c.Conn(), "public", outboxsql.NotifyAuto); err != nil {
+			if _, err := outboxsql.Migrate(ctx, c.Conn(), "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 				return err
 			}
 			return outboxsql.SetMode(ctx, c.Conn(), "public", outboxsql.ModeStream, outboxsql.ModeOptions{})

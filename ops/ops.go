@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -55,7 +56,7 @@ func New(db DB, cfg Config) (*Client, error) {
 	if cfg.Schema == "" {
 		cfg.Schema = outboxsql.DefaultSchema
 	}
-	if err := outboxsql.ValidateSchema(cfg.Schema); err != nil {
+	if err := pgschema.Validate(cfg.Schema); err != nil {
 		return nil, fmt.Errorf("ops: %w: %w", ErrInvalid, err)
 	}
 	var names []string

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/routes"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -52,7 +52,7 @@ func (s *Client) CountReplay(ctx context.Context, r observe.Replay, limit int64)
 			var wanted, last, seen int64
 			_, err = pgx.ForEachRow(rows, []any{&name, &wanted, &last, &seen}, func() error {
 				after, n = max(after, last), n+seen
-				if wanted > 0 && now != nil && now.Gets(name) && (len(r.Types) == 0 || delivery.BestPattern(r.Types, name) >= 0) {
+				if wanted > 0 && now != nil && now.Gets(name) && (len(r.Types) == 0 || routing.Best(r.Types, name) >= 0) {
 					counts[strings.Clone(name)] += wanted
 				}
 				return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -103,7 +104,7 @@ func (d *positionsDB) exec(sql string) {
 
 // ring has relays look for deliveries that are due.
 func ring(tx pgx.Tx) error {
-	_, err := tx.Exec(context.Background(), `SELECT pg_notify($1, 'deliveries')`, outboxsql.Channel(positionSchema))
+	_, err := tx.Exec(context.Background(), `SELECT pg_notify($1, 'deliveries')`, pgschema.Channel(positionSchema))
 	return err
 }
 

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Moved is the result of Seek, or in a dry run its plan.
@@ -326,6 +326,6 @@ func (s *Client) recordMove(ctx context.Context, tx pgx.Tx, a Action, what posit
 	if err := s.record(ctx, tx, a, what.action, nil, what.destination, what.details); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'shards') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'shards') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
 	return err
 }

@@ -10,11 +10,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // ErrNothingToReplay is wrapped by the error about a range in which the destination has received nothing.
@@ -53,7 +53,7 @@ func (r *ReplayRange) validate() error {
 		return fmt.Errorf("%w: a rate of %v per second", ErrInvalid, r.Rate)
 	}
 	for _, p := range r.Types {
-		if err := delivery.CheckPattern(p); err != nil {
+		if err := routing.Check(p); err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 	}
@@ -175,7 +175,7 @@ func (s *Client) noted(ctx context.Context, tx pgx.Tx, a Action, what positionDe
 	if err := s.recordMove(ctx, tx, a, what); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+outboxsql.MayNotify, outboxsql.Channel(s.cfg.Schema))
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
 	return err
 }
 

@@ -19,10 +19,7 @@ func database(tb testing.TB, mode pgx.QueryExecMode, schemas ...string) *pgxpool
 	tb.Helper()
 	pool := testdb.Pool(tb, testenv.Database(tb), func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode })
 	for _, schema := range append(schemas, "public") {
-		if err := pool.AcquireFunc(tb.Context(), func(c *pgxpool.Conn) error {
-			_, err := outboxsql.Migrate(tb.Context(), c.Conn(), schema, outboxsql.NotifyAuto)
-			return err
-		}); err != nil {
+		if _, err := outboxsql.Migrate(tb.Context(), pool, schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 			tb.Fatal(err)
 		}
 	}

@@ -77,8 +77,7 @@ var splitTypes = []struct {
 		"handlers/redis.batch":    2,
 	}},
 	{"a file for each form of a message", map[string]int{
-		"handlers/message.Config":  2,
-		"handlers/message.Encoder": 3,
+		"handlers/internal/message.Encoder": 3,
 	}},
 	{"a file for each group of proofs that a destination passes", map[string]int{
 		"handlers/handlertest.probe": 6,
@@ -106,16 +105,15 @@ var splitTypes = []struct {
 		"internal/doctor.exam": 9,
 	}},
 	{"a file for each question to the tables, with its SQL", map[string]int{
-		"inbox/idempotency/pgstore.Store": 2,
-		"internal/queue.Session":          4,
-		"ops.Client":                      16,
-		"internal/store.Connector":        3,
-		"internal/store.Session":          3,
-		"internal/store.Watch":            2,
-		"internal/store.backlogReader":    4,
+		"internal/queue.Session":       4,
+		"ops.Client":                   16,
+		"internal/store.Connector":     3,
+		"internal/store.Session":       3,
+		"internal/store.Watch":         2,
+		"internal/store.backlogReader": 4,
 	}},
 	{"a file for each direction in which a table changes", map[string]int{
-		"sql.change":     3,
+		"sql.change":     2,
 		"sql.modeChange": 5,
 	}},
 	{"a file for each measurement", map[string]int{

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // DefaultLockPatience is how long [Migrate], [Partition] and [SetMode] try to lock tables that are in
@@ -193,7 +195,7 @@ func (c *change) holders(ctx context.Context, busy bool) string {
 // relaysAtWork returns an error that wraps [ErrRelays] and names the relays that a change of the mode would find.
 func (c *change) relaysAtWork(ctx context.Context) error {
 	var at bool
-	err := c.conn.QueryRow(ctx, `SELECT EXISTS (`+guardUsers(c.schema)+` AND granted)`).Scan(&at)
+	err := c.conn.QueryRow(ctx, `SELECT EXISTS (`+pgschema.GuardUsers(c.schema)+` AND granted)`).Scan(&at)
 	if err != nil {
 		return fmt.Errorf("look for relays: %w", err)
 	}
@@ -222,34 +224,7 @@ func (c *change) inUse(ctx context.Context) (string, error) {
 	return who, nil
 }
 
-const (
-	// namedSessions is how many sessions are named in an error.
-	namedSessions = 5
-	// queryBytes is how many characters are shown of the last query of a session.
-	queryBytes = 60
-)
-
 // sessions names the sessions whose process ids the query returns, longest first.
 func (c *change) sessions(ctx context.Context, pids string, args ...any) string {
-	return sessions(ctx, c.conn, pids, args...)
-}
-
-// sessions names the sessions whose process ids the query returns, longest first.
-func sessions(ctx context.Context, db Querier, pids string, args ...any) string {
-	var who string
-	var n int
-	// Without pg_monitor PostgreSQL hides the time and the query of other roles' sessions.
-	err := db.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L', pid, coalesce(usename, backend_type), application_name)
-			|| CASE WHEN since IS NULL THEN '' ELSE format(', since %%s, query %%L', to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
-				left(regexp_replace(query, '\s+', ' ', 'g'), %d)) END, '; ' ORDER BY since, pid)
-			FILTER (WHERE n <= %d), 'no visible session'), count(*)
-		FROM (SELECT pid, usename, backend_type, application_name, query, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
-			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, queryBytes, namedSessions, pids), args...).Scan(&who, &n)
-	if err != nil {
-		return "unknown: " + err.Error()
-	}
-	if n > namedSessions {
-		who += fmt.Sprintf("; and %d more", n-namedSessions)
-	}
-	return who
+	return pgschema.Sessions(ctx, c.conn, pids, args...)
 }

@@ -7,16 +7,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Querier is what queries: a connection, a pool, or a transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // DB is what reads the schema: a pgx.Conn, a pool, or what else runs each statement, and each
 // transaction, with the settings of one session.
 type DB interface {
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Querier
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // MigrateNext is [Migrate] by a notifyd that knows one version more.
@@ -13,8 +15,8 @@ func MigrateNext(ctx context.Context, conn *pgx.Conn, schema, name, sql string) 
 
 // GrantedTables returns the tables that Grants knows.
 func GrantedTables() (names []string) {
-	for _, g := range tableGrants() {
-		names = append(names, g.table)
+	for _, g := range pgschema.TableGrants() {
+		names = append(names, g.Table)
 	}
 	return names
 }

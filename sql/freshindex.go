@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // freshIndex is the index by which a queue finds its events. A stream does not have it.
@@ -16,7 +18,7 @@ const freshIndex = "outbox_events_fresh"
 // partitioned table concurrently. There indexFresh creates the parent index alone, creates the index of each partition
 // concurrently, and attaches them.
 func (m *modeChange) indexFresh(ctx context.Context) error {
-	partitioned, err := Partitioned(ctx, m.conn, m.schema)
+	partitioned, err := pgschema.Partitioned(ctx, m.conn, m.schema)
 	if err != nil {
 		return err
 	}
@@ -33,7 +35,7 @@ func (m *modeChange) indexFresh(ctx context.Context) error {
 		return err
 	}
 	for _, p := range partitions {
-		name := p[:min(len(p), maxSchemaBytes)] + "_fresh"
+		name := p[:min(len(p), pgschema.MaxNameBytes)] + "_fresh"
 		if err := m.build(ctx, p, name); err != nil {
 			return err
 		}

@@ -44,6 +44,3 @@ func (h Home) Check(schema string) error {
 	}
 	return fmt.Errorf("schema %q: %w: its home is %v, and this is %v: run `notifyd adopt` to have relays deliver from here", schema, ErrCopy, h.Is, h.Here)
 }
-
-// EndsRelay reports whether an error ends a relay, because retrying does not help: [ErrMode] and [ErrCopy].
-func EndsRelay(err error) bool { return errors.Is(err, ErrMode) || errors.Is(err, ErrCopy) }

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // migrate migrates and returns the versions that were applied.
 func migrate(tb testing.TB, conn *pgx.Conn, schema string, notify outboxsql.NotifyMode) []outboxsql.Version {
 	tb.Helper()
-	applied, err := outboxsql.Migrate(tb.Context(), conn, schema, notify)
+	applied, err := outboxsql.Migrate(tb.Context(), conn, schema, outboxsql.MigrateOptions{Notify: notify})
 	if err != nil {
 		tb.Fatal(err)
 	}

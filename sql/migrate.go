@@ -15,9 +15,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 //go:embed schema.sql
@@ -31,10 +33,6 @@ var triggersSQL string
 
 // DefaultSchema is the schema of a configuration that names none.
 const DefaultSchema = "public"
-
-// maxSchemaBytes leaves room for ".outbox_events" within PostgreSQL's 63 bytes
-// for the name of a notification channel.
-const maxSchemaBytes = 63 - len(".outbox_events")
 
 // lockSpace is 'ntfm' in ASCII: the upper half of the advisory lock that keeps two migrations of
 // one schema apart. The lower half is a hash of the schema's name.
@@ -66,7 +64,7 @@ func (m NotifyMode) Validate() error {
 }
 
 // ErrNotMigrated is returned by [Check] if the tables are missing or old.
-var ErrNotMigrated = errors.New("schema is not migrated")
+var ErrNotMigrated = pgschema.ErrNotMigrated
 
 // ErrTooNew is returned if the schema was migrated by a newer notifyd.
 var ErrTooNew = errors.New("schema is newer than this notifyd")
@@ -113,7 +111,7 @@ func migrations() []migration {
 	return []migration{{name: "events and deliveries", sql: schemaSQL}}
 }
 
-// MigrateOptions configure [MigrateWith]; the zero value is valid.
+// MigrateOptions configure [Migrate]; the zero value is valid.
 type MigrateOptions struct {
 	// Notify selects when the trigger notifies.
 	Notify NotifyMode
@@ -123,32 +121,33 @@ type MigrateOptions struct {
 	// LockPatience is how long to try to lock the tables for a moment, while writers use them, and to
 	// wait for another change of the schema; 0 is [DefaultLockPatience].
 	LockPatience time.Duration
-	// Waiting, if set, is called now and then with the sessions whose locks MigrateWith waits for.
+	// Waiting, if set, is called now and then with the sessions whose locks Migrate waits for.
 	Waiting func(line string)
 	// Progress, if set, is called with the names of missing tables that it recreates.
 	Progress func(step string)
 }
 
-// Migrate is [MigrateWith] with the given notify mode.
-func Migrate(ctx context.Context, conn *pgx.Conn, schema string, notify NotifyMode) (applied []Version, err error) {
-	return MigrateWith(ctx, conn, schema, MigrateOptions{Notify: notify})
+// MigratePool brings the tables of the schema public to the newest version, as [Migrate] does with its default options. It is
+// what a program calls when it starts.
+func MigratePool(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := Migrate(ctx, pool, DefaultSchema, MigrateOptions{})
+	return err
 }
 
-// MigrateWith brings the schema to the newest version and installs the trigger. It returns the
-// versions that it applied, none if the schema was up to date. It runs in one transaction under an
-// advisory lock, so several relays may call it at once. A lock that it does not get within 200 ms
-// makes it roll back, let writers pass, and try again. It leaves a schema that is newer than this
-// notifyd alone, and returns [ErrTooNew].
-func MigrateWith(ctx context.Context, conn *pgx.Conn, schema string, o MigrateOptions) (applied []Version, err error) {
-	return migrate(ctx, conn, schema, migrations(), o)
+// Migrate brings the schema to the newest version and installs the trigger. It returns the versions that it applied, none
+// if the schema was up to date. db is a connection or a pool. Migrate runs in one transaction under an advisory lock, so
+// several programs may call it at once. A lock that it does not get within 200 ms makes it roll back, let writers pass,
+// and try again. It leaves a schema that is newer than this notifyd alone, and returns [ErrTooNew].
+func Migrate(ctx context.Context, db DB, schema string, o MigrateOptions) (applied []Version, err error) {
+	return migrate(ctx, db, schema, migrations(), o)
 }
 
-// migrate is [MigrateWith] for a notifyd that knows these versions.
-func migrate(ctx context.Context, conn *pgx.Conn, schema string, known []migration, o MigrateOptions) (applied []Version, err error) {
-	if err := errors.Join(ValidateSchema(schema), o.Notify.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
+// migrate is [Migrate] for a notifyd that knows these versions.
+func migrate(ctx context.Context, db DB, schema string, known []migration, o MigrateOptions) (applied []Version, err error) {
+	if err := errors.Join(pgschema.Validate(schema), o.Notify.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
 		return nil, err
 	}
-	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting, progress: o.Progress}
+	c := &change{conn: db, schema: schema, patience: o.LockPatience, waiting: o.Waiting, progress: o.Progress}
 	err = c.again(ctx, func() (err error) {
 		applied, err = c.migrate(ctx, known, &o)
 		return err
@@ -162,7 +161,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, known []migrati
 // migrate returns errBusy if another change of the schema is in progress. It does not wait for
 // that in its transaction: see [change.lockSchema].
 func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptions) (applied []Version, err error) {
-	conn, schema := c.conn, c.schema
+	schema := c.schema
 	err = c.begin(ctx, aloneLock, func(tx pgx.Tx) error {
 		var got bool
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(`+schemaKey+`)`, lockSpace, schema).Scan(&got); err != nil {
@@ -211,7 +210,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 			statements = createSchema(schema) + statements
 		}
 
-		partitioned, err := Partitioned(ctx, conn, schema)
+		partitioned, err := pgschema.Partitioned(ctx, tx, schema)
 		if err != nil {
 			return err
 		}
@@ -256,7 +255,7 @@ FROM (SELECT greatest((SELECT max(event_id) FROM outbox_deliveries), (SELECT max
 // Script returns the statements that [Migrate] would run against an empty database, for users who
 // apply SQL with a tool of their own.
 func Script(schema string, notify NotifyMode) (string, error) {
-	if err := errors.Join(ValidateSchema(schema), notify.Validate()); err != nil {
+	if err := errors.Join(pgschema.Validate(schema), notify.Validate()); err != nil {
 		return "", err
 	}
 	create := ""
@@ -306,45 +305,12 @@ func Check(ctx context.Context, db DB, schema string) error {
 	case state.Current > state.Latest:
 		return tooNew(schema, state)
 	case state.Current == 0:
-		return MissingTables(ctx, db, schema)
+		return pgschema.MissingTables(ctx, db, schema)
 	case state.Current < state.Latest:
 		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate`: %w",
 			schema, state.Current, state.Latest, ErrNotMigrated)
 	}
 	return nil
-}
-
-// MissingTables returns an error that wraps [ErrNotMigrated] and says that the schema has no tables
-// of notifyd. If other schemas of the database have them, the error names these: the usual cause is
-// a setting that was forgotten, and a second outbox is seldom wanted.
-func MissingTables(ctx context.Context, db Querier, schema string) error {
-	others, err := Elsewhere(ctx, db, schema)
-	switch {
-	case err != nil:
-		return err
-	case len(others) == 0:
-		return fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w", schema, ErrNotMigrated)
-	}
-	return fmt.Errorf("schema %q has no tables of notifyd, and schema %s has: set database.schema or --schema, or run `notifyd migrate` for another outbox: %w",
-		schema, strings.Join(others, ", "), ErrNotMigrated)
-}
-
-// maxElsewhere bounds the schemas that a message names.
-const maxElsewhere = 5
-
-// Elsewhere returns the quoted names of other schemas with tables of notifyd, at most five, in
-// alphabetical order. It needs no privilege on them.
-func Elsewhere(ctx context.Context, db Querier, schema string) ([]string, error) {
-	rows, err := db.Query(ctx, `SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-		WHERE c.relname = 'outbox_migrations' AND c.relkind = 'r' AND n.nspname <> $1 ORDER BY n.nspname LIMIT $2`, schema, maxElsewhere)
-	if err != nil {
-		return nil, fmt.Errorf("look for tables in other schemas: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("look for tables in other schemas: %w", err)
-	}
-	return names, nil
 }
 
 func tooNew(schema string, s State) error {
@@ -389,9 +355,12 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 	if !exists {
 		return state, fmt.Errorf("outbox_mode of schema %q is missing: restore its row from a backup: %w", schema, ErrNotMigrated)
 	}
-	if state.Mode, state.Becoming, state.Home, err = readMode(ctx, tx, schema); err != nil {
+	row, err := pgschema.ReadMode(ctx, tx, schema)
+	if err != nil {
 		return state, err
 	}
+	state.Mode, state.Becoming = Mode(row.Mode), Mode(row.Becoming)
+	state.Home = Home{Is: Place(row.Home), Here: Place(row.Here)}
 	if state.Serialized, err = serialized(ctx, tx, schema); err != nil {
 		return state, err
 	}
@@ -410,25 +379,4 @@ func readNotifyMode(ctx context.Context, tx pgx.Tx, schema string, notify *Notif
 		return fmt.Errorf("read the notify mode: %w", err)
 	}
 	return nil
-}
-
-// ValidateSchema returns an error unless schema can hold the tables.
-func ValidateSchema(schema string) error {
-	switch {
-	case schema == "":
-		return errors.New("schema has no name: use public, or omit the setting")
-	case len(schema) > maxSchemaBytes:
-		return fmt.Errorf("schema name %q has %d bytes, at most %d fit into a notification channel", schema, len(schema), maxSchemaBytes)
-	case strings.ContainsRune(schema, 0) || !utf8.ValidString(schema):
-		return fmt.Errorf("schema name %q is not UTF-8 text without zero bytes", schema)
-	}
-	return nil
-}
-
-// Channel returns the notification channel of the schema.
-func Channel(schema string) string {
-	if schema == DefaultSchema {
-		return "outbox_events"
-	}
-	return schema + ".outbox_events"
 }

@@ -8,19 +8,37 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
+// TestMigratePoolOfOne: a pool with one connection is enough.
+func TestMigratePoolOfOne(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testenv.Database(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	ctx := testenv.Within(t, time.Minute)
+	for range 2 {
+		if err := outboxsql.MigratePool(ctx, pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := outboxsql.Check(ctx, pool, outboxsql.DefaultSchema); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMigrateTwice(t *testing.T) {
 	t.Parallel()
 	conn := testdb.Connect(t, testenv.Database(t))
 	s := state(t, conn, "public")
-	if s.Current != 0 || s.Latest < 1 || len(s.Versions) != s.Latest || s.Notify != outboxsql.NotifyOff || !s.Versions[0].AppliedAt.IsZero() {
+	if s.Current != 0 || s.Latest < 1 || len(s.Versions) != s.Latest || s.Notify != outboxsql.NotifyOff || s.Mode != outboxsql.ModeQueue || !s.Versions[0].AppliedAt.IsZero() {
 		t.Errorf("before: %+v", s)
 	}
 	err := outboxsql.Check(t.Context(), conn, "public")
@@ -68,7 +86,7 @@ func TestMigrateAtOnce(t *testing.T) {
 			for i, conn := range conns {
 				wg.Go(func() {
 					var versions []outboxsql.Version
-					versions, errs[i] = outboxsql.Migrate(t.Context(), conn, "public", outboxsql.NotifyKeep)
+					versions, errs[i] = outboxsql.Migrate(t.Context(), conn, "public", outboxsql.MigrateOptions{})
 					applied[i] = len(versions)
 				})
 			}
@@ -108,13 +126,13 @@ func TestMigrateIntoSchema(t *testing.T) {
 			if after := testdb.One[string](t, conn, "SHOW search_path"); after != before {
 				t.Errorf("search_path is %s after it, was %s", after, before)
 			}
-			if len(outboxsql.Channel(schema)) > 63 {
-				t.Errorf("channel %s is too long", outboxsql.Channel(schema))
+			if len(pgschema.Channel(schema)) > 63 {
+				t.Errorf("channel %s is too long", pgschema.Channel(schema))
 			}
 			ears := listen(t, url, schema)
 			id := testdb.One[int64](t, conn, "INSERT INTO "+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
 				" (event_type, payload) VALUES ('a', '1') RETURNING id")
-			ears.expect(t, "notifications on "+outboxsql.Channel(schema), fmt.Sprint(id))
+			ears.expect(t, "notifications on "+pgschema.Channel(schema), fmt.Sprint(id))
 		})
 	}
 }
@@ -150,7 +168,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"public", "loud", "use auto, always or off"},
 		{"public", "auto'; DROP TABLE x; --", "unknown notify mode"},
 	} {
-		if _, err := outboxsql.Migrate(t.Context(), conn, c.schema, c.notify); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := outboxsql.Migrate(t.Context(), conn, c.schema, outboxsql.MigrateOptions{Notify: c.notify}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("Migrate(%q, %q) = %v, want %q", c.schema, c.notify, err, c.want)
 		}
 		if _, err := outboxsql.Script(c.schema, c.notify); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -168,7 +186,7 @@ func TestTooNew(t *testing.T) {
 	migrate(t, conn, "public", outboxsql.NotifyAlways)
 	testdb.Exec(t, conn, `INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`)
 	before := catalog(t, conn, "public")
-	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.NotifyOff)
+	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyOff})
 	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
 		if !errors.Is(err, outboxsql.ErrTooNew) || !strings.Contains(err.Error(), "999") || !strings.Contains(err.Error(), "upgrade notifyd") {
 			t.Errorf("%v, want ErrTooNew with the cure", err)
@@ -219,7 +237,7 @@ func TestNextVersion(t *testing.T) {
 	if !slices.Equal(before, after) {
 		t.Errorf("version 2 changed\n%s\nto\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 	}
-	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.NotifyKeep)
+	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.MigrateOptions{})
 	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
 		if !errors.Is(err, outboxsql.ErrTooNew) || !strings.Contains(err.Error(), "is at version 2, this notifyd knows 1") {
 			t.Errorf("the notifyd before it: %v, want ErrTooNew", err)
@@ -273,7 +291,7 @@ func TestDroppedTable(t *testing.T) {
 
 			var said []string
 			o := outboxsql.MigrateOptions{Progress: func(step string) { said = append(said, step) }}
-			if _, err := outboxsql.MigrateWith(t.Context(), conn, "public", o); err != nil {
+			if _, err := outboxsql.Migrate(t.Context(), conn, "public", o); err != nil {
 				t.Fatal(err)
 			}
 			if got := catalog(t, conn, "public"); !slices.Equal(got, want) {
@@ -287,7 +305,7 @@ func TestDroppedTable(t *testing.T) {
 			}
 
 			testdb.Exec(t, conn, `DROP TABLE outbox_mode CASCADE`)
-			if _, err := outboxsql.MigrateWith(t.Context(), conn, "public", o); err == nil || !strings.Contains(err.Error(), "restore its row from a backup") {
+			if _, err := outboxsql.Migrate(t.Context(), conn, "public", o); err == nil || !strings.Contains(err.Error(), "restore its row from a backup") {
 				t.Errorf("without the mode: %v", err)
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 //go:embed partitions.sql
@@ -19,9 +21,6 @@ var partitionPrepareSQL string
 
 //go:embed partition_swap.sql
 var partitionSwapSQL string
-
-// PartitionsAhead is how many days get their partitions before they begin.
-const PartitionsAhead = 3
 
 // keysBatch is how many idempotency keys one statement copies.
 const keysBatch = 5000
@@ -42,16 +41,6 @@ type PartitionOptions struct {
 	Waiting func(line string)
 }
 
-// Partitioned reports whether outbox_events of the schema is partitioned.
-func Partitioned(ctx context.Context, db DB, schema string) (yes bool, err error) {
-	err = db.QueryRow(ctx, `SELECT coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)`,
-		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&yes)
-	if err != nil {
-		return false, fmt.Errorf("check whether outbox_events is partitioned: %w", err)
-	}
-	return yes, nil
-}
-
 // Partition partitions outbox_events by day, after [Migrate]. Writers and relays may use the table,
 // and it may hold any number of events: it becomes the first partition as it is. Partition locks
 // the table exclusively twice, for some milliseconds; each attempt holds up writers for 200 ms at
@@ -59,7 +48,7 @@ func Partitioned(ctx context.Context, db DB, schema string) (yes bool, err error
 // events. The error wraps [ErrObstacle], with the remedy, if the table has a property that would be
 // lost.
 func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOptions) (err error) {
-	if err := ValidateSchema(schema); err != nil {
+	if err := pgschema.Validate(schema); err != nil {
 		return err
 	}
 	if err := Check(ctx, conn, schema); err != nil {
@@ -84,7 +73,7 @@ type partitioning struct {
 }
 
 func (p *partitioning) run(ctx context.Context) error {
-	done, err := Partitioned(ctx, p.conn, p.schema)
+	done, err := pgschema.Partitioned(ctx, p.conn, p.schema)
 	if err != nil {
 		return err
 	}
@@ -127,7 +116,7 @@ func (p *partitioning) extend() string {
 	if !p.now.IsZero() {
 		now = "'" + p.now.UTC().Format(time.RFC3339Nano) + "'::timestamptz"
 	}
-	return fmt.Sprintf("SELECT outbox_partitions_extend(%s, %d);\n", now, PartitionsAhead)
+	return fmt.Sprintf("SELECT outbox_partitions_extend(%s, %d);\n", now, pgschema.PartitionsAhead)
 }
 
 // copyKeys stores the idempotency keys of events that are older than the trigger that stores them.

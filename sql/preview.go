@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // PreviewOptions are the changes that [PreviewOf] describes; the zero value is a migration to the newest version.
@@ -54,7 +56,7 @@ const (
 // PreviewOf describes a migration. It changes nothing. With tables of an old version it describes the new
 // versions; later steps are described as far as they can be known.
 func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOptions) (p Preview, err error) {
-	if err := ValidateSchema(schema); err != nil {
+	if err := pgschema.Validate(schema); err != nil {
 		return p, err
 	}
 	p.Schema = schema
@@ -72,7 +74,9 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 
 	c := &change{conn: conn, schema: schema}
 	if state.Current == state.Latest {
-		if p.Waiting, err = CountWaiting(ctx, conn, schema, state.Mode); err != nil {
+		w := &p.Waiting
+		w.Events, w.Deliveries, w.DeadLetters, err = pgschema.CountWaiting(ctx, conn, schema, state.Mode == ModeStream)
+		if err != nil {
 			return p, err
 		}
 	}
@@ -95,7 +99,7 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 	return p, err
 }
 
-// versionSteps returns the steps of [MigrateWith].
+// versionSteps returns the steps of [Migrate].
 func versionSteps(state State, o PreviewOptions) (steps []PreviewStep) {
 	if state.Current == 0 {
 		step := PreviewStep{Does: fmt.Sprintf("create the tables at version %d, as a %s", state.Latest, cmp.Or(o.Mode, ModeQueue)), Locks: locksNothing}
@@ -125,12 +129,12 @@ func join(all, text string) string {
 
 // addPartition adds the step of [Partition].
 func (p *Preview) addPartition(ctx context.Context, c *change) error {
-	done, err := Partitioned(ctx, c.conn, c.schema)
+	done, err := pgschema.Partitioned(ctx, c.conn, c.schema)
 	if err != nil || done {
 		return err
 	}
 	var events int64
-	err = c.conn.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM `+c.table("outbox_events")+` LIMIT $1) AS e`, MostCounted+1).Scan(&events)
+	err = c.conn.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM `+c.table("outbox_events")+` LIMIT $1) AS e`, pgschema.MostCounted+1).Scan(&events)
 	if err != nil {
 		return fmt.Errorf("count events: %w", err)
 	}
@@ -160,7 +164,7 @@ func (p *Preview) addMode(ctx context.Context, c *change, to Mode, state State) 
 		step.Refused = fmt.Sprintf("its change to a %s was interrupted: finish that first", state.Becoming)
 	}
 	if to == ModeStream {
-		if err := CheckStream(ctx, c.conn, c.schema); err != nil {
+		if err := pgschema.CheckStream(ctx, c.conn, c.schema); err != nil {
 			step.Refused = join(step.Refused, err.Error())
 		}
 	}
@@ -170,18 +174,15 @@ func (p *Preview) addMode(ctx context.Context, c *change, to Mode, state State) 
 	p.Steps = append(p.Steps, step)
 }
 
-// MostCounted is the highest count of [CountWaiting], of each kind.
-const MostCounted = 10_000
-
-// counted returns a count that ends at [MostCounted].
+// counted returns a count that ends at [pgschema.MostCounted].
 func counted(n int64) string {
-	if n > MostCounted {
-		return fmt.Sprintf("more than %d", MostCounted)
+	if n > pgschema.MostCounted {
+		return fmt.Sprintf("more than %d", pgschema.MostCounted)
 	}
 	return fmt.Sprint(n)
 }
 
-// Waiting counts the waiting events of an outbox. A count of one more than [MostCounted] means more.
+// Waiting counts the waiting events of an outbox. A count of one more than 10,000 means more.
 type Waiting struct {
 	// Events are events that no destination has tried yet, in a stream those above the lowest position; Deliveries are
 	// stored ones that are not dead, and DeadLetters those that are.
@@ -193,20 +194,4 @@ type Waiting struct {
 // String returns the counts as text for people.
 func (w Waiting) String() string {
 	return fmt.Sprintf("waiting: %s events and %s stored deliveries; dead letters: %s", counted(w.Events), counted(w.Deliveries), counted(w.DeadLetters))
-}
-
-// CountWaiting counts the waiting events of an outbox that has this mode.
-func CountWaiting(ctx context.Context, db Querier, schema string, mode Mode) (w Waiting, err error) {
-	table := func(name string) string { return pgx.Identifier{schema, name}.Sanitize() }
-	fresh := `state = 'fresh'`
-	if mode == ModeStream {
-		fresh = `id > (SELECT coalesce(min(head), (SELECT origin_head FROM ` + table("outbox_mode") + `)) FROM ` + table("outbox_positions") + ` WHERE destination <> '')`
-	}
-	err = db.QueryRow(ctx, `SELECT (SELECT count(*) FROM (SELECT FROM `+table("outbox_events")+` WHERE `+fresh+` ORDER BY id LIMIT $1) AS e),
-		(SELECT count(*) FROM (SELECT FROM `+table("outbox_deliveries")+` WHERE state <> 'dead' LIMIT $1) AS d),
-		(SELECT count(*) FROM (SELECT FROM `+table("outbox_deliveries")+` WHERE state = 'dead' LIMIT $1) AS d)`, MostCounted+1).Scan(&w.Events, &w.Deliveries, &w.DeadLetters)
-	if err != nil {
-		return w, fmt.Errorf("count what waits: %w", err)
-	}
-	return w, nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // SerializeOptions configure [SerializeWriters]; the zero value is valid.
@@ -27,7 +29,7 @@ type SerializeOptions struct {
 // SerializeWriters does nothing if the table already has the wanted setting. Otherwise it locks the table for some
 // milliseconds; each attempt delays writers for 200 ms at most. Relays keep running.
 func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on bool, o SerializeOptions) (err error) {
-	if err := ValidateSchema(schema); err != nil {
+	if err := pgschema.Validate(schema); err != nil {
 		return err
 	}
 	if err := Check(ctx, conn, schema); err != nil {
@@ -50,7 +52,7 @@ func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on boo
 }
 
 // serialized reports whether writers of outbox_events are serialized; false without a table.
-func serialized(ctx context.Context, q Querier, schema string) (on bool, err error) {
+func serialized(ctx context.Context, q pgschema.Querier, schema string) (on bool, err error) {
 	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
 		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize')`,
 		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&on)

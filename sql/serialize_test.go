@@ -59,7 +59,10 @@ func TestLineStays(t *testing.T) {
 		what string
 		do   func() error
 	}{
-		{"migrate", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyKeep); return err }},
+		{"migrate", func() error {
+			_, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.MigrateOptions{})
+			return err
+		}},
 		{"mode stream", func() error {
 			return outboxsql.SetMode(t.Context(), conn, "shop", outboxsql.ModeStream, outboxsql.ModeOptions{})
 		}},
@@ -68,7 +71,10 @@ func TestLineStays(t *testing.T) {
 		{"mode queue", func() error {
 			return outboxsql.SetMode(t.Context(), conn, "shop", outboxsql.ModeQueue, outboxsql.ModeOptions{})
 		}},
-		{"migrate again", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyAuto); return err }},
+		{"migrate again", func() error {
+			_, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto})
+			return err
+		}},
 	}
 	for _, c := range changes {
 		if err := c.do(); err != nil {

@@ -7,7 +7,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
+
+// ErrStream is returned if outbox_events cannot be read as a stream, because events would be
+// skipped or repeated. The error names the remedy.
+var ErrStream = pgschema.ErrStream
 
 // ErrRelays is returned by [SetMode] while relays are connected to the table.
 var ErrRelays = errors.New("relays are at work on outbox_events")
@@ -65,7 +71,7 @@ type ModeOptions struct {
 // to become a queue is neither, and relays wait. The error wraps [ErrStream] if the table cannot be
 // a stream, [ErrPositions] if Route is needed, and [ErrAbandoned] if Drop is.
 func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o ModeOptions) (err error) {
-	if err := errors.Join(ValidateSchema(schema), mode.Validate()); err != nil {
+	if err := errors.Join(pgschema.Validate(schema), mode.Validate()); err != nil {
 		return err
 	}
 	if err := Check(ctx, conn, schema); err != nil {
@@ -110,17 +116,20 @@ type modeChange struct {
 }
 
 func (m *modeChange) run(ctx context.Context, to Mode) error {
-	mode, becoming, _, err := readMode(ctx, m.conn, m.schema)
-	switch {
-	case err != nil:
+	row, err := pgschema.ReadMode(ctx, m.conn, m.schema)
+	if err != nil {
 		return err
+	}
+
+	mode, becoming := Mode(row.Mode), Mode(row.Becoming)
+	switch {
 	case becoming == "" && mode == to:
 		return nil
 	case becoming != "" && becoming != to:
 		return fmt.Errorf("%w: its change to a %s was interrupted: finish it first with `notifyd migrate --mode %[2]s`", ErrModeChanging, becoming)
 	}
 	if to == ModeStream {
-		if err := CheckStream(ctx, m.conn, m.schema); err != nil {
+		if err := pgschema.CheckStream(ctx, m.conn, m.schema); err != nil {
 			return err
 		}
 	}
@@ -145,7 +154,7 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 	}
 	for deadline := time.Now().Add(relaysEnd); ; {
 		var got bool
-		if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+modeGuard(m.schema)+`)`).Scan(&got); err != nil {
+		if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+pgschema.ModeGuard(m.schema)+`)`).Scan(&got); err != nil {
 			return nil, fmt.Errorf("keep relays away: %w", err)
 		}
 		if got {
@@ -160,7 +169,7 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.programs(ctx))
 	}
 	release = func(ctx context.Context) error {
-		if _, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+modeGuard(m.schema)+`)`); err != nil {
+		if _, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+pgschema.ModeGuard(m.schema)+`)`); err != nil {
 			return fmt.Errorf("let relays in again: %w", err)
 		}
 		return nil
@@ -217,14 +226,14 @@ func (m *modeChange) programs(ctx context.Context) string {
 		return who
 	}
 
-	return m.sessions(ctx, guardUsers(m.schema)+` AND granted`)
+	return m.sessions(ctx, pgschema.GuardUsers(m.schema)+` AND granted`)
 }
 
 // relays names the relays that a condition on outbox_members selects.
 func (m *modeChange) relays(ctx context.Context, which string) (who string) {
 	err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(CASE WHEN r.owner IS NULL THEN format('session %s', m.pid) ELSE format('%s, process %s', r.host, r.process) END, '; ' ORDER BY m.owner), 'gone meanwhile')
 		FROM (SELECT owner, pid FROM `+m.table("outbox_members")+` WHERE `+which+` ORDER BY owner LIMIT $1) AS m LEFT JOIN `+m.table("outbox_relays")+` AS r ON r.owner = m.owner`,
-		namedSessions).Scan(&who)
+		pgschema.NamedSessions).Scan(&who)
 	if err != nil {
 		return "unknown: " + err.Error()
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/modelock"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -340,7 +341,7 @@ func TestSetModeBesideRelays(t *testing.T) {
 	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	relay := testdb.Connect(t, conn.Config().ConnString())
 	testdb.Exec(t, relay, `SET application_name = 'notifyd/maintenance'`)
-	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
+	if err := modelock.Hold(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
 		t.Fatal(err)
 	}
 	pid := testdb.One[int](t, relay, `SELECT pg_backend_pid()`)
@@ -365,13 +366,13 @@ func TestSetModeBesideRelays(t *testing.T) {
 	}
 	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{})
 	relay = testdb.Connect(t, conn.Config().ConnString())
-	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
+	if err := modelock.Hold(t.Context(), relay, "public", outboxsql.ModeQueue); err != nil {
 		t.Fatal(err)
 	}
 	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{}) // which it is
 	testdb.Exec(t, relay, `SELECT pg_advisory_unlock_all()`)
 	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	if err := outboxsql.HoldMode(t.Context(), relay, "public", outboxsql.ModeStream); err != nil {
+	if err := modelock.Hold(t.Context(), relay, "public", outboxsql.ModeStream); err != nil {
 		t.Errorf("after it: %v", err)
 	}
 	if n := testdb.One[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`); n != 0 {

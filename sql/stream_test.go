@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -22,7 +23,7 @@ func TestCheckStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
-		check := func() error { return outboxsql.CheckStream(t.Context(), conn, "public") }
+		check := func() error { return pgschema.CheckStream(t.Context(), conn, "public") }
 		if err := check(); err != nil {
 			t.Errorf("an empty table: %v", err)
 		}
@@ -81,13 +82,13 @@ func TestCheckStreamWithoutSequence(t *testing.T) {
 	conn := testdb.Connect(t, testenv.Database(t))
 	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	testdb.Exec(t, conn, `CREATE OR REPLACE VIEW outbox_last_id AS SELECT NULL::bigint AS id; ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
-	err := outboxsql.CheckStream(t.Context(), conn, "public")
+	err := pgschema.CheckStream(t.Context(), conn, "public")
 	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "no sequence of its own") {
 		t.Errorf("without a sequence: %v", err)
 	}
 	testdb.Exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY`)
 	migrate(t, conn, "public", outboxsql.NotifyAuto) // the view of the sequence
-	if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
+	if err := pgschema.CheckStream(t.Context(), conn, "public"); err != nil {
 		t.Errorf("with ids that writers cannot choose: %v", err)
 	}
 }
@@ -105,11 +106,11 @@ func TestCheckStreamAsRelay(t *testing.T) {
 				partition(t, conn, `Odd "schema"`)
 			}
 			become(t, conn, relay)
-			if err := outboxsql.CheckStream(t.Context(), conn, `Odd "schema"`); err != nil {
+			if err := pgschema.CheckStream(t.Context(), conn, `Odd "schema"`); err != nil {
 				t.Error(err)
 			}
 			testdb.Exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_positions (destination, head) VALUES ('x', 1::bigint << 40)`)
-			if err := outboxsql.CheckStream(t.Context(), conn, `Odd "schema"`); !errors.Is(err, outboxsql.ErrStream) {
+			if err := pgschema.CheckStream(t.Context(), conn, `Odd "schema"`); !errors.Is(err, outboxsql.ErrStream) {
 				t.Errorf("behind a position: %v", err)
 			}
 		})
@@ -131,13 +132,13 @@ func TestCheckStreamSubscribed(t *testing.T) {
 				}
 			}
 		})
-		if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
+		if err := pgschema.CheckStream(t.Context(), conn, "public"); err != nil {
 			t.Errorf("one of other tables: %v", err)
 		}
 		// The rows that REFRESH would write if there were a publisher.
 		testdb.Exec(t, conn, `INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT b.oid, coalesce((SELECT max(inhrelid) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass), 'outbox_events'::regclass), 'r'
 			FROM pg_subscription AS b WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-		err := outboxsql.CheckStream(t.Context(), conn, "public")
+		err := pgschema.CheckStream(t.Context(), conn, "public")
 		if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "the subscription s"+conn.Config().Database) {
 			t.Errorf("a subscription: %v", err)
 		}
@@ -152,7 +153,7 @@ func TestCheckStreamStandby(t *testing.T) {
 	migrate(t, conn, "public", outboxsql.NotifyAuto)
 	_ = conn.Close(t.Context())
 	standby := testdb.Connect(t, testenv.Standby(t, primary, 0).URL("postgres"))
-	err := outboxsql.CheckStream(t.Context(), standby, "public")
+	err := pgschema.CheckStream(t.Context(), standby, "public")
 	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("on a standby: %v", err)
 	}

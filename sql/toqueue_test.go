@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/modelock"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -169,7 +170,7 @@ func TestStreamToQueue(t *testing.T) {
 			t.Errorf("%d events are marked", done)
 		}
 		for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
-			if err := outboxsql.HoldMode(t.Context(), holder, "public", mode); err == nil || !strings.Contains(err.Error(), "notifyd migrate --mode queue") {
+			if err := modelock.Hold(t.Context(), holder, "public", mode); err == nil || !strings.Contains(err.Error(), "notifyd migrate --mode queue") {
 				t.Errorf("a %s's relay in between: %v", mode, err)
 			}
 		}

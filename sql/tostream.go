@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // span is the range of ids from low (inclusive) to high (exclusive).
@@ -68,7 +70,7 @@ func (m *modeChange) toStream(ctx context.Context) error {
 // asStream makes the table a stream that begins there.
 func asStream(head int64, open []idRange) string {
 	return fmt.Sprintf(`DROP INDEX IF EXISTS outbox_events_fresh;
-		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s', origin_sequence = `+SQLSequence+`, changed_at = clock_timestamp();`, head, multirange(open))
+		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s', origin_sequence = `+pgschema.Sequence+`, changed_at = clock_timestamp();`, head, multirange(open))
 }
 
 // multirange returns the spans as PostgreSQL writes them.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -23,7 +24,7 @@ type triggerLog struct {
 // listen listens as a relay does.
 func listen(tb testing.TB, url, schema string) *triggerLog {
 	tb.Helper()
-	e := &triggerLog{conn: testdb.Connect(tb, url), channel: outboxsql.Channel(schema)}
+	e := &triggerLog{conn: testdb.Connect(tb, url), channel: pgschema.Channel(schema)}
 	testdb.Exec(tb, e.conn, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
 	testdb.Exec(tb, e.conn, showListener, e.channel)
 	return e

@@ -18,7 +18,7 @@ import (
 func changes() map[string]func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
 	return map[string]func(context.Context, *pgx.Conn, time.Duration, func(string)) error{
 		"migrate": func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
-			_, err := outboxsql.MigrateWith(ctx, conn, "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAlways, LockPatience: patience, Waiting: waiting})
+			_, err := outboxsql.Migrate(ctx, conn, "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAlways, LockPatience: patience, Waiting: waiting})
 			return err
 		},
 		"partition": func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {

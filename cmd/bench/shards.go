@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/bench"
+	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
 func newShardsCmd(p *program) *cobra.Command {
@@ -65,8 +65,8 @@ The exit code is 1 if an event was lost, or came after a later one of its aggreg
 
 // upToShards returns an error for a number of shards that no destination can have.
 func upToShards(name string, n int) error {
-	if n < 1 || n > delivery.MaxShards {
-		return fmt.Errorf("--%s %d is not from 1 to %d", name, n, delivery.MaxShards)
+	if n < 1 || n > laneconf.MaxShards {
+		return fmt.Errorf("--%s %d is not from 1 to %d", name, n, laneconf.MaxShards)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func manyOutboxes(t *testing.T, server *pgserver.Server, schemas, databases int)
 		}
 		defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 		for _, schema := range schemas {
-			_, err := outboxsql.Migrate(t.Context(), conn, schema, "")
+			_, err := outboxsql.Migrate(t.Context(), conn, schema, outboxsql.MigrateOptions{})
 			if err == nil {
 				err = outboxsql.SetMode(t.Context(), conn, schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
 			}

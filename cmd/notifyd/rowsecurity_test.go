@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/command"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // ordinary is the configuration of a relay that notices new policies soon.
@@ -89,7 +89,7 @@ func printed(t *testing.T, d *process, from, to int) {
 func TestRowSecurityOfEachTable(t *testing.T) {
 	t.Parallel()
 	tables := make(map[string]bool)
-	for _, p := range outboxsql.RelayPrivileges() {
+	for _, p := range pgschema.RelayPrivileges() {
 		tables[p.Table] = true
 	}
 	for _, table := range []string{"outbox_events", "outbox_deliveries", "outbox_positions", "outbox_members", "outbox_routes", "outbox_replays", "outbox_pauses", "outbox_mode"} {

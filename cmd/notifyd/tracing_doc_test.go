@@ -39,7 +39,7 @@ func TestTracingPage(t *testing.T) {
 		}
 	}
 	for _, st := range steps(testenv.ReadFile(t, root+"docs/tracing.md")) {
-		if st.language == "go" && !strings.Contains(testenv.ReadFile(t, root+"outbox/oteloutbox/example_test.go"), st.text) {
+		if st.language == "go" && !strings.Contains(testenv.ReadFile(t, root+"observe/oteltrace/example_test.go"), st.text) {
 			t.Errorf("the example of the package is not\n%s", st.text)
 		}
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/freeport"
 )
 
@@ -101,7 +100,7 @@ func TestWarehouse(t *testing.T) {
 	s := &service{}
 	s.start(t)
 	t.Cleanup(func() { s.stop(t) })
-	proxy := faultproxy.Start(t, s.address)
+	proxy := handlertest.StartProxy(t, s.address)
 	open := func(tb testing.TB) delivery.Handler {
 		tb.Helper()
 		conn, err := grpc.NewClient(proxy.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry())

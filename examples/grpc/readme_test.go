@@ -76,7 +76,7 @@ func database(t *testing.T) *pgx.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	if _, err := outboxsql.Migrate(t.Context(), conn, outboxsql.DefaultSchema, outboxsql.NotifyKeep); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn, outboxsql.DefaultSchema, outboxsql.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -23,7 +23,6 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 )
 
@@ -139,7 +138,7 @@ func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys 
 		if err != nil {
 			return nil, nil, errors.New("DATABASE_URL is not a URL of PostgreSQL")
 		}
-		keys, err = pgstore.New(pool, pgstore.DefaultSchema)
+		keys, err = idempotency.NewPostgres(pool, idempotency.DefaultSchema)
 		return keys, pool.Close, err
 	}
 	o, err := redis.ParseURL(c.redis)

@@ -57,7 +57,7 @@ func modes() []outboxsql.Mode { return []outboxsql.Mode{outboxsql.ModeQueue, out
 func setMode(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
 	t.Helper()
 	err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-		if _, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep); err != nil {
+		if _, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.MigrateOptions{}); err != nil {
 			return err
 		}
 		return outboxsql.SetMode(t.Context(), c.Conn(), outboxsql.DefaultSchema, mode, outboxsql.ModeOptions{})

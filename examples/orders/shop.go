@@ -20,7 +20,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/inbox"
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -82,13 +81,10 @@ func (s *shop) createTables(ctx context.Context) error {
 	if _, err := s.pool.Exec(ctx, schemaSQL); err != nil {
 		return fmt.Errorf("create the tables of the shop: %w", err)
 	}
-	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyAuto)
-		return err
-	}); err != nil {
+	if err := outboxsql.MigratePool(ctx, s.pool); err != nil {
 		return err
 	}
-	return errors.Join(inbox.Create(ctx, s.pool, inbox.DefaultSchema), pgstore.Create(ctx, s.pool, pgstore.DefaultSchema))
+	return errors.Join(inbox.Create(ctx, s.pool, inbox.DefaultSchema), idempotency.CreatePostgres(ctx, s.pool, idempotency.DefaultSchema))
 }
 
 // customer returns the mail address of the request's sender.
@@ -180,8 +176,8 @@ func (s *shop) purge(ctx context.Context, keys idempotency.Store) {
 		if _, _, err := inbox.Purge(ctx, s.pool, inbox.Retention{Keep: keepEvents}); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "purge of events", "error", err)
 		}
-		if table, ok := keys.(*pgstore.Store); ok { // Redis expires keys by itself
-			if _, _, err := table.Purge(ctx, pgstore.DefaultBatch, pgstore.DefaultBudget); err != nil && ctx.Err() == nil {
+		if table, ok := keys.(*idempotency.Postgres); ok { // Redis expires keys by itself
+			if _, _, err := table.Purge(ctx, idempotency.DefaultPurgeBatch, idempotency.DefaultPurgeBudget); err != nil && ctx.Err() == nil {
 				s.log.WarnContext(ctx, "purge of keys", "error", err)
 			}
 		}

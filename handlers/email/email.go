@@ -19,7 +19,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 )
 
 // Handler sends mails. It implements [delivery.Handler] and io.Closer, and is
@@ -43,7 +43,7 @@ const maxUnanswered = 5
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	ts, _ := parseTemplates(cfg) // Validate reports the error
-	trust, err := tlsconf.Config{CAFile: cfg.CAFile}.Load(o.BaseDir)
+	trust, err := tlsconf.Read(handlers.TLS{CAFile: cfg.CAFile}, o.BaseDir)
 	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), err); err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -23,7 +22,7 @@ func TestSuite(t *testing.T) {
 	const password = "correct-horse-battery"
 	s := testenv.Mail(t, smtpsink.Options{Username: "relay", Password: password})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "nobody@", Code: 550, Text: "5.1.1 no such user", Times: smtpsink.Always})
-	proxy := faultproxy.Start(t, s.Addr(), faultproxy.MuteAfter([]byte("\r\n.\r\n"), []byte("QUIT\r\n")))
+	proxy := handlertest.StartProxy(t, s.Addr(), handlertest.MuteAfter([]byte("\r\n.\r\n"), []byte("QUIT\r\n")))
 	cfg := config(s)
 	cfg.Host, cfg.Port = proxy.Host(), proxy.Port()
 	cfg.Username, cfg.Password = "relay", handlers.NewSecret(password)

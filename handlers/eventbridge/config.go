@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -40,8 +41,8 @@ type Config struct {
 	// Resources are resources that the event is about (templates), before those with its id and headers.
 	// One that yields nothing is left out.
 	Resources []string `json:"resources,omitempty" yaml:"resources,omitempty" jsonschema_description:"Resources that the event is about, before those with its id and headers." kind:"list of templates"`
-	message.Config
-	awsconf.Access
+	handlers.Message
+	handlers.AWS
 }
 
 // WithDefaults returns a copy with every default filled in that needs no
@@ -49,8 +50,8 @@ type Config struct {
 func (c Config) WithDefaults() Config {
 	c.EventBus = cmp.Or(c.EventBus, defaultBus)
 	c.Source = cmp.Or(c.Source, defaultSource)
-	c.Config = c.Config.WithDefaults()
-	c.Access = c.Access.WithDefaults(awsapi.RegionOf(c.EventBus))
+	c.Message = message.WithDefaults(c.Message)
+	c.AWS = awsconf.WithDefaults(c.AWS, awsapi.RegionOf(c.EventBus))
 	return c
 }
 
@@ -62,7 +63,7 @@ var (
 // Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
-	errs := []error{c.Access.Validate(awsapi.RegionOf(c.EventBus), "event_bus"), c.Config.Validate(), c.contentType()}
+	errs := []error{awsconf.Validate(c.AWS, awsapi.RegionOf(c.EventBus), "event_bus"), message.Validate(c.Message), c.contentType()}
 	if c.EventBus != "" && !busName.MatchString(c.EventBus) && !busARN.MatchString(c.EventBus) {
 		errs = append(errs, field.Errorf("event_bus", "must be the name of a bus, or its ARN, such as arn:aws:events:eu-central-1:123456789012:event-bus/orders"))
 	}

@@ -9,9 +9,8 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -21,8 +20,8 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.AWS(t)
 	bus := awstest.NewBus(t, endpoint)
-	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
-	cfg := Config{EventBus: bus.Name, Access: awstest.Access("http://" + proxy.Addr())}
+	proxy := handlertest.StartProxy(t, strings.TrimPrefix(endpoint, "http://"))
+	cfg := Config{EventBus: bus.Name, AWS: awstest.Access("http://" + proxy.Addr())}
 	list := func(id int64) *delivery.Event { return awstest.Event(id, `[1]`) }
 	handlertest.Run(t, handlertest.Destination{
 		Open: deliverytest.Opener(New, cfg),
@@ -65,7 +64,7 @@ func TestEvent(t *testing.T) {
 			Source: "notifyd", DetailType: "order.created", Detail: json.RawMessage(`{"a": 1}`),
 			Resources: []string{"notifyd-id:42", "notifyd-aggregate-type:order", "notifyd-aggregate-id:A-7", "tenant:acme"},
 		}},
-		"structured": {func(c *Config) { c.Format = message.CloudEventsStructured }, awstest.Arrived{
+		"structured": {func(c *Config) { c.Format = handlers.FormatCloudEventsStructured }, awstest.Arrived{
 			Source: "notifyd", DetailType: "order.created", Resources: []string{"tenant:acme"},
 			Detail: json.RawMessage(`{"specversion": "1.0", "id": "42", "source": "/notifyd", "type": "order.created", "datacontenttype": "application/json", ` +
 				`"subject": "A-7", "time": "2026-03-04T05:06:07Z", "partitionkey": "A-7", "aggregatetype": "order", "data": {"a": 1}}`),
@@ -83,7 +82,7 @@ func TestEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bus := awstest.NewBus(t, endpoint)
-			cfg := Config{EventBus: bus.ARN, Access: awstest.Access(endpoint)}
+			cfg := Config{EventBus: bus.ARN, AWS: awstest.Access(endpoint)}
 			c.change(&cfg)
 			h := deliverytest.Open(t, New, cfg)
 			e := awstest.Event(42, `{"a":  1}`)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -59,7 +59,7 @@ type encoder struct {
 }
 
 func newEncoder(cfg Config) (*encoder, error) {
-	m, err := message.New(cfg.Config, message.Kafka()) // CloudEvents defines no binding for EventBridge
+	m, err := message.New(cfg.Message, message.Kafka()) // CloudEvents defines no binding for EventBridge
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	conn, err := awsapi.Open(awsapi.Service{
 		Name: "eventbridge", ID: awsevents.ServiceID, Title: "EventBridge", Place: "event bus", Settings: "event_bus",
 		Rights: "events:PutEvents on the event bus, with this source and detail-type",
-	}, cfg.Access, o.BaseDir)
+	}, cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}

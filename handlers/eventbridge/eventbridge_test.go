@@ -34,7 +34,7 @@ func TestUnfit(t *testing.T) {
 		"body":        {func(c *Config) { c.Body = "{{ json .Payload.s }}" }, awstest.Event(1, `{"s": [{}]}`), "not a JSON object"},
 	} {
 		f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return awstest.Said{Status: 500} })
-		cfg := Config{Access: awstest.Access(f.URL)}
+		cfg := Config{AWS: awstest.Access(f.URL)}
 		c.change(&cfg)
 		err := deliverytest.Open(t, New, cfg).Deliver(awstest.Context(t), c.event)
 		if deliverytest.Class(err) != "permanent" || !strings.Contains(err.Error(), c.text) || len(f.Asked()) != 0 {
@@ -86,7 +86,7 @@ func TestRefusedRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := awstest.StartFake(t, func(int, awstest.Asked) awstest.Said { return c.answer })
-			err := deliverytest.Open(t, New, Config{Access: awstest.Access(f.URL)}).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
+			err := deliverytest.Open(t, New, Config{AWS: awstest.Access(f.URL)}).Deliver(awstest.Context(t), awstest.Event(1, `{}`))
 			if deliverytest.Class(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), awstest.Secret) {
 				t.Errorf("%s, want %s with %q: %v", deliverytest.Class(err), c.class, c.text, err)
 			}
@@ -105,7 +105,7 @@ func TestRefusedEntries(t *testing.T) {
 		"AccessDeniedException": "unavailable", "NotAuthorizedForSourceException": "unavailable", "RedactionFailure": "retry",
 	} {
 		f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, map[int]string{1: code}) })
-		errs := deliverytest.Open(t, New, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), awstest.Events(3))
+		errs := deliverytest.Open(t, New, Config{AWS: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), awstest.Events(3))
 		if got := deliverytest.Classes(errs); got != "delivered "+want+" delivered" {
 			t.Errorf("%s: got %s: %v", code, got, errs)
 		}
@@ -118,7 +118,7 @@ func TestRequests(t *testing.T) {
 	f := awstest.StartFake(t, func(_ int, a awstest.Asked) awstest.Said { return taken(t, a, nil) })
 	all := awstest.Events(25)
 	all[0], all[1], all[2] = awstest.Big(1, 400_000), awstest.Big(2, 400_000), awstest.Big(3, 400_000)
-	if errs := deliverytest.Open(t, New, Config{Access: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
+	if errs := deliverytest.Open(t, New, Config{AWS: awstest.Access(f.URL)}).DeliverBatch(awstest.Context(t), all); deliverytest.Classes(errs) != deliverytest.Times("delivered", 25) {
 		t.Error(errs)
 	}
 	var got []int
@@ -151,7 +151,7 @@ func TestBusIsAskedFor(t *testing.T) {
 			}
 			return taken(t, a, nil)
 		})
-		h := deliverytest.Open(t, New, Config{EventBus: "orders", Access: awstest.Access(f.URL)})
+		h := deliverytest.Open(t, New, Config{EventBus: "orders", AWS: awstest.Access(f.URL)})
 		var rounds []string
 		for range 2 {
 			before := len(f.Asked())

@@ -78,8 +78,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 			b.errs[i] = err
 		}
 		files[path] = nil
-		if !delivery.Unordered(ctx) {
-			b.failBehind(delivery.TotalOrder(ctx))
+		if !delivery.CallOf(ctx).Unordered {
+			b.failBehind(delivery.CallOf(ctx).TotalOrder)
 		}
 	}
 

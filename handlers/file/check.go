@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Check opens the file for writing, if it is there and the same for every event, and otherwise makes a file in its folder and

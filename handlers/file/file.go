@@ -1,4 +1,5 @@
-// Package file delivers events as lines of JSON, appended to files: an archive.
+// Package file delivers events as lines of JSON: [New] appends them to files, an archive, and [NewLog] writes them to standard
+// output or another writer.
 //
 // An event is delivered once its line is on the disk: the file, and the folders of a file that was empty, are synchronized
 // (fsync) before a batch is acknowledged. A batch whose lines are not all written is taken back, and half a line that a crash has left
@@ -75,7 +76,7 @@ func (*Handler) KeepsOrder() bool { return true }
 //     first of that file on fail with it; a line of another file may be written all the same. The error is the same if
 //     another program holds the lock of a file for 20 s, or until ctx's deadline.
 //   - [delivery.Throttled]: other batches were written until ctx's deadline, or an earlier event of the aggregate, in a
-//     [delivery.TotalOrder] of the batch, has failed and will be written later; not in a call that is [delivery.Unordered].
+//     [delivery.Call].TotalOrder of the batch, has failed and will be written later; not in a call that is [delivery.Call].Unordered.
 //   - ctx's cause, if ctx was done before the call, or canceled before the lines were written. A write itself cannot be
 //     interrupted.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {

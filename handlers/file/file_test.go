@@ -474,13 +474,13 @@ func TestOwnPath(t *testing.T) {
 		return e
 	}
 	for _, c := range []struct {
-		order    func(context.Context) context.Context
+		call     delivery.Call
 		expected string
 		written  []int64
 	}{
-		{func(ctx context.Context) context.Context { return ctx }, "delivered unclear-retry delivered throttled unclear-retry delivered throttled", []int64{1, 3, 6}},
-		{delivery.WithTotalOrder, "delivered unclear-retry " + deliverytest.Times("throttled", 5), []int64{1}},
-		{delivery.WithoutOrder, "delivered unclear-retry " + deliverytest.Times("delivered", 2) + " unclear-retry delivered unclear-retry", []int64{1, 3, 4, 6}},
+		{delivery.Call{}, "delivered unclear-retry delivered throttled unclear-retry delivered throttled", []int64{1, 3, 6}},
+		{delivery.Call{TotalOrder: true}, "delivered unclear-retry " + deliverytest.Times("throttled", 5), []int64{1}},
+		{delivery.Call{Unordered: true}, "delivered unclear-retry " + deliverytest.Times("delivered", 2) + " unclear-retry delivered unclear-retry", []int64{1, 3, 4, 6}},
 	} {
 		dir := t.TempDir()
 		if err := os.Mkdir(filepath.Join(dir, "folder"), 0o750); err != nil {
@@ -488,7 +488,7 @@ func TestOwnPath(t *testing.T) {
 		}
 		h := open(t, dir, "{{ .Payload.to }}")
 		all := []*delivery.Event{to(1, "a", "A"), to(2, "folder", "A"), to(3, "a", "B"), to(4, "a", "A"), to(5, "folder", "C"), to(6, "a", ""), to(7, "folder", "C")}
-		errs := h.DeliverBatch(c.order(t.Context()), all)
+		errs := h.DeliverBatch(delivery.WithCall(t.Context(), c.call), all)
 		deliverytest.WantClasses(t, errs, c.expected)
 		want(t, filepath.Join(dir, "a"), c.written...)
 	}

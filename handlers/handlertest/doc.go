@@ -3,7 +3,7 @@
 //
 //	func TestWarehouse(t *testing.T) {
 //		server := startWarehouse(t)
-//		proxy := faultproxy.Start(t, server.Addr())
+//		proxy := handlertest.StartProxy(t, server.Addr())
 //		handlertest.Run(t, handlertest.Destination{
 //			Open:     func(tb testing.TB) delivery.Handler { return newWarehouse(tb, proxy.Addr()) },
 //			Received: func(testing.TB) []int64 { return server.IDs() },

@@ -18,7 +18,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 )
 
 // Warehouse hands events to the warehouse's HTTP interface.
@@ -85,7 +84,7 @@ func (w *Warehouse) Close() error {
 // testWarehouse is called TestWarehouse in a package of its own.
 func testWarehouse(t *testing.T) {
 	server := startWarehouse(t)
-	proxy := faultproxy.Start(t, server.Listener.Addr().String())
+	proxy := handlertest.StartProxy(t, server.Listener.Addr().String())
 	url := "http://" + proxy.Addr()
 	deliver := func(tb testing.TB, token, payload string) error {
 		w := NewWarehouse(url, token)

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +25,7 @@ func marked(id int64, mark string) *delivery.Event {
 func destination(tb testing.TB, wrap func(*client) delivery.Handler) Destination {
 	tb.Helper()
 	server := startServer(tb)
-	proxy := faultproxy.Start(tb, server.addr)
+	proxy := StartProxy(tb, server.addr)
 	return Destination{
 		Open:     func(testing.TB) delivery.Handler { return wrap(newClient(proxy.Addr())) },
 		Received: func(testing.TB) []int64 { return server.ids() },
@@ -100,7 +99,7 @@ func (s single) Close() error                                         { return s
 func TestHandlerOfSingleEventsPasses(t *testing.T) {
 	t.Parallel()
 	d := destination(t, correct)
-	proxy, _ := d.Network.(*faultproxy.Proxy)
+	proxy, _ := d.Network.(*Proxy)
 	d.Open = func(testing.TB) delivery.Handler { return single{newClient(proxy.Addr())} }
 	Run(t, d)
 }

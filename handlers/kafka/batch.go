@@ -115,7 +115,7 @@ func (b *batch) deliver(todo []int) {
 }
 
 // inOrder reports whether no event may be written behind one of its aggregate that will be tried again.
-func (b *batch) inOrder() bool { return b.h.KeepsOrder() && !delivery.Unordered(b.ctx) }
+func (b *batch) inOrder() bool { return b.h.KeepsOrder() && !delivery.CallOf(b.ctx).Unordered }
 
 // refused returns the records of todo that are to be tried in smaller lots. A
 // transaction that one record has spoilt is tried again as a whole.

@@ -7,8 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // The values of [SASL.Mechanism].
@@ -80,11 +79,11 @@ type Config struct {
 	// Tombstones turns an event whose payload is JSON null into a record without a value, which deletes its key in a
 	// compacted topic. The event needs a key.
 	Tombstones bool `json:"tombstones,omitempty" yaml:"tombstones,omitempty" jsonschema_description:"An event whose payload is JSON 'null' becomes a tombstone: a record with its key and without a value, for compacted topics."`
-	message.Config
+	handlers.Message
 
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates." unset:"no TLS"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates." unset:"no TLS"`
 	// SASL holds the credentials; nil is without.
 	SASL *SASL `json:"sasl,omitempty" yaml:"sasl,omitempty" jsonschema_description:"Credentials, for brokers that require them."`
 	// SchemaRegistry has the schemas of the payloads; nil is without.
@@ -158,7 +157,7 @@ type OAuth struct {
 
 // WithDefaults returns a copy with every default filled in.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
+	c.Message = message.WithDefaults(c.Message)
 	c.SchemaRegistry = c.SchemaRegistry.withDefaults()
 	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
 	c.Compression = cmp.Or(c.Compression, CompressionNone)

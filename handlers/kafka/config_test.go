@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -20,7 +18,7 @@ func TestValidate(t *testing.T) {
 	}{
 		"least": {func(*Config) {}, ""},
 		"all": {func(c *Config) {
-			c.TLS, c.SASL = &tlsconf.Config{}, &SASL{Mechanism: SASLPlain, Username: "a", Password: password}
+			c.TLS, c.SASL = &handlers.TLS{}, &SASL{Mechanism: SASLPlain, Username: "a", Password: password}
 		}, ""},
 		"host alone":              {func(c *Config) { c.Brokers = []string{"a", "::1", "[::1]:9"} }, ""},
 		"empty":                   {func(c *Config) { *c = Config{} }, "brokers topic"},
@@ -30,8 +28,8 @@ func TestValidate(t *testing.T) {
 		"long topic":              {func(c *Config) { c.Topic = strings.Repeat("x", maxTopic+1) }, "topic"},
 		"broken templates":        {func(c *Config) { c.Topic, c.Key = "{{", "{{ nope }}" }, "topic key"},
 		"format":                  {func(c *Config) { c.Format = "avro" }, "format"},
-		"source without effect":   {func(c *Config) { c.Config = message.Config{Source: "/a"} }, "cloudevents_source"},
-		"key without certificate": {func(c *Config) { c.TLS = &tlsconf.Config{KeyFile: "k"} }, "tls.cert_file"},
+		"source without effect":   {func(c *Config) { c.Message = handlers.Message{Source: "/a"} }, "cloudevents_source"},
+		"key without certificate": {func(c *Config) { c.TLS = &handlers.TLS{KeyFile: "k"} }, "tls.cert_file"},
 		"no mechanism":            {func(c *Config) { c.SASL = &SASL{} }, "sasl.mechanism"},
 		"unknown mechanism":       {func(c *Config) { c.SASL = &SASL{Mechanism: "gssapi"} }, "sasl.mechanism"},
 		"no user":                 {func(c *Config) { c.SASL = &SASL{Mechanism: SASLSCRAM256} }, "sasl.username sasl.password"},
@@ -39,10 +37,10 @@ func TestValidate(t *testing.T) {
 			c.SASL = &SASL{Mechanism: SASLSCRAM256, Username: "a", Password: password, TokenFile: "t"}
 		}, "sasl.token"},
 		"two tokens": {func(c *Config) {
-			c.TLS, c.SASL = &tlsconf.Config{}, &SASL{Mechanism: SASLOAuthBearer, Token: password, TokenFile: "t"}
+			c.TLS, c.SASL = &handlers.TLS{}, &SASL{Mechanism: SASLOAuthBearer, Token: password, TokenFile: "t"}
 		}, "sasl.token"},
 		"user for a token": {func(c *Config) {
-			c.TLS, c.SASL = &tlsconf.Config{}, &SASL{Mechanism: SASLOAuthBearer, Token: password, Username: "a"}
+			c.TLS, c.SASL = &handlers.TLS{}, &SASL{Mechanism: SASLOAuthBearer, Token: password, Username: "a"}
 		}, "sasl.username"},
 		"readable": {func(c *Config) { c.SASL = &SASL{Mechanism: SASLPlain, Username: "a", Password: password} }, "sasl.mechanism"},
 		"readable on purpose": {func(c *Config) {
@@ -84,7 +82,7 @@ func TestValidate(t *testing.T) {
 
 func TestCertificatesAreRead(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{Brokers: []string{"a"}, Topic: "t", TLS: &tlsconf.Config{CAFile: "nowhere.pem"}}, handlers.WithBaseDir(t.TempDir()))
+	_, err := New(Config{Brokers: []string{"a"}, Topic: "t", TLS: &handlers.TLS{CAFile: "nowhere.pem"}}, handlers.WithBaseDir(t.TempDir()))
 	if field.Path(err) != "tls.ca_file" {
 		t.Errorf("New = %v, want a mistake in tls.ca_file", err)
 	}

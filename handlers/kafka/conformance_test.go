@@ -15,7 +15,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -33,7 +32,7 @@ func TestConformance(t *testing.T) {
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{Users: map[string]string{"ann": password}}})
 	brokers := []string{s.Addr()}
 	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "100000"})
-	proxy := faultproxy.Start(t, s.SecureAddr())
+	proxy := handlertest.StartProxy(t, s.SecureAddr())
 	make1 := func(tb testing.TB, change ...func(*Config)) *Handler {
 		tb.Helper()
 		cfg := Config{

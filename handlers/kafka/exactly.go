@@ -108,7 +108,7 @@ func (h *Handler) StoresPosition() bool { return h.cfg.ExactlyOnce }
 // OpenPosition implements delivery.PositionStore. It makes the topic of the positions where it is
 // missing. An error is a fault of the cluster, or of the rights there.
 func (h *Handler) OpenPosition(ctx context.Context, name string, progress delivery.Progress) (stored []byte, err error) {
-	shard := delivery.Shard(ctx)
+	shard := delivery.CallOf(ctx).Shard
 	h.sessions.of(shard).swap(nil)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
@@ -154,7 +154,7 @@ func (p *producer) open(ctx context.Context, id string) ([]byte, error) {
 
 // deliverExactly is DeliverBatch with exactly_once.
 func (h *Handler) deliverExactly(ctx context.Context, events []*delivery.Event) []error {
-	o := h.sessions.of(delivery.Shard(ctx)).get()
+	o := h.sessions.of(delivery.CallOf(ctx).Shard).get()
 	// A batch that the lane has given up may still be in there.
 	free := o != nil && o.calling.TryLock()
 	if free {
@@ -248,7 +248,7 @@ type aggregate struct{ kind, id string }
 
 // unit returns the unit of order of an event; without an id it is in none.
 func (b *batch) unit(e *delivery.Event) aggregate {
-	if delivery.TotalOrder(b.ctx) {
+	if delivery.CallOf(b.ctx).TotalOrder {
 		return aggregate{id: "all"}
 	}
 	return aggregate{e.AggregateType, e.AggregateID}

@@ -93,7 +93,7 @@ func TestExactlyOnceShards(t *testing.T) {
 	onKafka(t, func(t *testing.T, brokers []string, topic string) {
 		t.Helper()
 		h := exactlyTo(t, brokers, topic)
-		shards := []context.Context{t.Context(), delivery.WithShard(t.Context(), 1)}
+		shards := []context.Context{t.Context(), delivery.WithCall(t.Context(), delivery.Call{Shard: 1})}
 		open := func(shard int, want string) {
 			t.Helper()
 			c := &counter{}
@@ -205,7 +205,7 @@ func TestExactlyOnceRefusedInOneOrder(t *testing.T) {
 			e.Payload = fmt.Appendf(nil, `{"n": %d, "to": %q}`, e.ID, topic)
 		}
 		all[1].Payload = fmt.Appendf(nil, `{"n": 2, "to": "missing-%s"}`, topic)
-		errs := h.DeliverBatch(delivery.WithTotalOrder(t.Context()), all)
+		errs := h.DeliverBatch(delivery.WithCall(t.Context(), delivery.Call{TotalOrder: true}), all)
 		for i, want := range []string{"delivered", "unclear-retry", "retry", "retry"} {
 			deliverytest.WantClass(t, errs[i], want)
 		}

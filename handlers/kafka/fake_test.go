@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -54,7 +54,7 @@ func TestFormats(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			c := fake(t, 1)
-			deliverytest.Deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = message.Format(format) }), events(7))
+			deliverytest.Deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = handlers.Format(format) }), events(7))
 			r := records(t, c.ListenAddrs(), "t", 1)[0]
 			var text strings.Builder
 			for _, h := range r.Headers {
@@ -222,7 +222,7 @@ func TestRefusedRecordFailsAlone(t *testing.T) {
 			for i := range poisoned {
 				all[i].Payload = []byte(`{"poison": true}`)
 			}
-			errs := h.DeliverBatch(delivery.WithoutOrder(t.Context()), all)
+			errs := h.DeliverBatch(delivery.WithCall(t.Context(), delivery.Call{Unordered: true}), all)
 			for i, err := range errs {
 				want := "delivered"
 				if poisoned[i] {
@@ -253,7 +253,7 @@ func TestRefusedRecordHoldsUpItsAggregate(t *testing.T) {
 			}
 			all[2].AggregateID = ""
 			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered delivered unclear-permanent delivered delivered delivered") //nolint:dupword // answers
-			total := delivery.WithTotalOrder(t.Context())
+			total := delivery.WithCall(t.Context(), delivery.Call{TotalOrder: true})
 			deliverytest.WantClasses(t, h.DeliverBatch(total, all[2:]), "unclear-permanent unavailable unavailable unavailable") //nolint:dupword // answers
 		})
 	}

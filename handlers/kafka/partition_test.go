@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -124,8 +124,8 @@ func TestTombstones(t *testing.T) {
 		"as it is":               {change: func(*Config) {}, want: "null"},
 		"payload":                {change: func(c *Config) { c.Tombstones = true }, null: true},
 		"exactly once":           {change: func(c *Config) { c.Tombstones = true }, null: true, exactly: true},
-		"CloudEvents binary":     {change: func(c *Config) { c.Tombstones, c.Format = true, message.CloudEventsBinary }, null: true},
-		"CloudEvents structured": {change: func(c *Config) { c.Tombstones, c.Format = true, message.CloudEventsStructured }, null: true},
+		"CloudEvents binary":     {change: func(c *Config) { c.Tombstones, c.Format = true, handlers.FormatCloudEventsBinary }, null: true},
+		"CloudEvents structured": {change: func(c *Config) { c.Tombstones, c.Format = true, handlers.FormatCloudEventsStructured }, null: true},
 		"a template":             {change: func(c *Config) { c.Tombstones, c.Body = true, `{"n": {{ json .Payload.n }}}` }, null: true},
 	} {
 		t.Run(name, func(t *testing.T) {

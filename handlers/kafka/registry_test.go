@@ -17,8 +17,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -246,7 +244,7 @@ func TestRefusedSchemaHoldsUpItsAggregate(t *testing.T) {
 			}
 			all[2].Type = "bad"
 			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "delivered delivered unclear-permanent delivered unavailable delivered") //nolint:dupword // answers
-			unordered := delivery.WithoutOrder(t.Context())
+			unordered := delivery.WithCall(t.Context(), delivery.Call{Unordered: true})
 			deliverytest.WantClasses(t, h.DeliverBatch(unordered, all[2:]), "unclear-permanent delivered delivered delivered") //nolint:dupword // answers
 		})
 	}
@@ -385,14 +383,14 @@ func TestValidateSchemaRegistry(t *testing.T) {
 		"readable on purpose": {func(c *Config) {
 			c.SchemaRegistry.Username, c.SchemaRegistry.Password, c.SchemaRegistry.AllowUnencrypted = "ann", password, true
 		}, ""},
-		"tls without effect": {func(c *Config) { c.SchemaRegistry.TLS = &tlsconf.Config{} }, "schema_registry.tls"},
+		"tls without effect": {func(c *Config) { c.SchemaRegistry.TLS = &handlers.TLS{} }, "schema_registry.tls"},
 		"no certificate": {func(c *Config) {
-			c.SchemaRegistry.URL, c.SchemaRegistry.TLS = "https://r.example.com", &tlsconf.Config{CAFile: "nowhere.pem"}
+			c.SchemaRegistry.URL, c.SchemaRegistry.TLS = "https://r.example.com", &handlers.TLS{CAFile: "nowhere.pem"}
 		}, "schema_registry.tls.ca_file"},
 		"broken templates": {func(c *Config) { c.SchemaRegistry.Subject, c.SchemaRegistry.Version = "{{", "{{ nope }}" }, "schema_registry.subject schema_registry.version"},
 		"no version":       {func(c *Config) { c.SchemaRegistry.Version = "0" }, "schema_registry.version"},
 		"no index":         {func(c *Config) { c.SchemaRegistry.MessageIndexes = []int{-1} }, "schema_registry.message_indexes"},
-		"another value":    {func(c *Config) { c.Format = message.CloudEventsStructured }, "format"},
+		"another value":    {func(c *Config) { c.Format = handlers.FormatCloudEventsStructured }, "format"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,8 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -41,7 +40,7 @@ type SchemaRegistry struct {
 	// AllowUnencrypted sends the password without TLS to another machine.
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send the password without TLS to another machine."`
 	// TLS is for an https URL; nil trusts the system's authorities.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an 'https' URL." unset:"the system's certificates"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an 'https' URL." unset:"the system's certificates"`
 	// Subject is the subject of the schema (template); the default is the topic with "-value" behind it.
 	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" jsonschema_description:"Subject of the schema." kind:"template" unset:"the topic and '-value'"`
 	// Version is the version of the subject (template): a number, or "latest", the default.
@@ -66,7 +65,7 @@ func (r *SchemaRegistry) withDefaults() *SchemaRegistry {
 
 // validate returns the mistakes with paths below "schema_registry", except mistakes in
 // templates.
-func (r *SchemaRegistry) validate(m message.Config) error {
+func (r *SchemaRegistry) validate(m handlers.Message) error {
 	if r == nil {
 		return nil
 	}
@@ -76,9 +75,9 @@ func (r *SchemaRegistry) validate(m message.Config) error {
 		errs = append(errs, field.Errorf("message_indexes", "must be at most %d numbers from 0 to %d, such as [0]", maxIndexes, maxIndex))
 	}
 	err := field.Under("schema_registry", errors.Join(errs...))
-	if m.Format == message.CloudEventsStructured {
+	if m.Format == handlers.FormatCloudEventsStructured {
 		err = errors.Join(err, field.Errorf("format", "no schema of the payload describes format: %s: use %s, or take schema_registry out",
-			message.CloudEventsStructured, message.CloudEventsBinary))
+			handlers.FormatCloudEventsStructured, handlers.FormatCloudEventsBinary))
 	}
 	return err
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -46,14 +45,14 @@ func TestSecured(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte(unsigned("ann")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trusting := &tlsconf.Config{CAFile: own.Cert}
+	trusting := &handlers.TLS{CAFile: own.Cert}
 	tokens := authorizationServer(t, "ann", password, "write", unsigned("ann"))
 	ann := func(mechanism string) *SASL {
 		return &SASL{Mechanism: mechanism, Username: "ann", Password: handlers.NewSecret(password)}
 	}
 	with := func(s *SASL, change func(*SASL)) *SASL { change(s); return s }
 	for name, c := range map[string]struct {
-		tls  *tlsconf.Config
+		tls  *handlers.TLS
 		sasl *SASL
 		want string
 		says []string
@@ -73,8 +72,8 @@ func TestSecured(t *testing.T) {
 		"wrong plain password":  {trusting, with(ann(SASLPlain), func(s *SASL) { s.Password = handlers.NewSecret("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
 		"nobody":                {trusting, nil, "unavailable", []string{"SASL"}},
 		"no TLS":                {nil, ann(SASLSCRAM256), "unavailable", []string{"TLS"}},
-		"another authority":     {&tlsconf.Config{CAFile: other.Cert}, ann(SASLSCRAM256), "unavailable", []string{"tls.ca_file"}},
-		"another name":          {&tlsconf.Config{CAFile: own.Cert, ServerName: "example.com"}, ann(SASLSCRAM256), "unavailable", []string{"tls.server_name"}},
+		"another authority":     {&handlers.TLS{CAFile: other.Cert}, ann(SASLSCRAM256), "unavailable", []string{"tls.ca_file"}},
+		"another name":          {&handlers.TLS{CAFile: own.Cert, ServerName: "example.com"}, ann(SASLSCRAM256), "unavailable", []string{"tls.server_name"}},
 		"may not write, exists": {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Username = "bob" }), "unavailable", []string{"TOPIC_AUTHORIZATION_FAILED", "allow WRITE"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,9 +135,9 @@ func TestClientCertificate(t *testing.T) {
 	own := testenv.Certificate(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{KeyStore: own.Both, TrustStore: own.Cert}})
 	testenv.KafkaTopic(t, []string{s.Addr()}, "t", 1, nil)
-	conf := tlsconf.Config{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
+	conf := handlers.TLS{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
 	deliverytest.Deliver(t, open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &conf }), events(1))
-	err := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &tlsconf.Config{CAFile: own.Cert} }).Deliver(t.Context(), events(1)[0])
+	err := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &handlers.TLS{CAFile: own.Cert} }).Deliver(t.Context(), events(1)[0])
 	deliverytest.WantClass(t, err, "unavailable")
 	deliverytest.WantText(t, err, "tls")
 }

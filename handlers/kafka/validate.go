@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -20,7 +21,7 @@ const maxTopic = 249
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)
-	return errors.Join(c.where(), err, c.Config.Validate(), c.security(), c.limits(), c.SchemaRegistry.validate(c.Config))
+	return errors.Join(c.where(), err, message.Validate(c.Message), c.security(), c.limits(), c.SchemaRegistry.validate(c.Message))
 }
 
 // brokers returns the addresses of the brokers, as host:port.

@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -30,23 +31,23 @@ type Config struct {
 	// PartitionKey decides the shard (template). The default is the event's aggregate id, or the
 	// event's id if the event has no aggregate.
 	PartitionKey string `json:"partition_key,omitempty" yaml:"partition_key,omitempty" jsonschema_description:"Decides the shard." kind:"template" unset:"the aggregate id, else the event's id"`
-	message.Config
-	awsconf.Access
+	handlers.Message
+	handlers.AWS
 }
 
 // WithDefaults returns a copy with every default filled in that needs no
 // environment.
 func (c Config) WithDefaults() Config {
-	c.Config = c.form().WithDefaults()
-	c.Access = c.Access.WithDefaults(awsapi.RegionOf(c.Stream))
+	c.Message = message.WithDefaults(c.form())
+	c.AWS = awsconf.WithDefaults(c.AWS, awsapi.RegionOf(c.Stream))
 	return c
 }
 
 // form is that of records.
-func (c Config) form() message.Config {
-	m := c.Config
+func (c Config) form() handlers.Message {
+	m := c.Message
 	if m.Format == "" && m.Body == "" {
-		m.Format = message.CloudEventsStructured
+		m.Format = handlers.FormatCloudEventsStructured
 	}
 	return m
 }
@@ -60,15 +61,15 @@ var (
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := awsapi.Template(tmpl.Key, "partition_key", c.PartitionKey)
-	errs := []error{c.Access.Validate(awsapi.RegionOf(c.Stream), "stream"), c.form().Validate(), err}
+	errs := []error{awsconf.Validate(c.AWS, awsapi.RegionOf(c.Stream), "stream"), message.Validate(c.form()), err}
 	switch {
 	case c.Stream == "":
 		errs = append(errs, field.Errorf("stream", "missing: name the stream"))
 	case !streamName.MatchString(c.Stream) && !streamARN.MatchString(c.Stream):
 		errs = append(errs, field.Errorf("stream", "must be the name of a stream, or its ARN, such as arn:aws:kinesis:eu-central-1:123456789012:stream/orders"))
 	}
-	if c.Format == message.CloudEventsBinary {
-		errs = append(errs, field.Errorf("format", "must be %s or %s: a record has no headers", message.CloudEventsStructured, message.Payload))
+	if c.Format == handlers.FormatCloudEventsBinary {
+		errs = append(errs, field.Errorf("format", "must be %s or %s: a record has no headers", handlers.FormatCloudEventsStructured, handlers.FormatPayload))
 	}
 	return errors.Join(errs...)
 }

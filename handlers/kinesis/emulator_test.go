@@ -13,9 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/kinesis/types"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -93,8 +92,8 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.AWS(t)
 	s := newStream(t, endpoint, 2)
-	proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
-	cfg := Config{Stream: s.name, Access: awstest.Access("http://" + proxy.Addr())}
+	proxy := handlertest.StartProxy(t, strings.TrimPrefix(endpoint, "http://"))
+	cfg := Config{Stream: s.name, AWS: awstest.Access("http://" + proxy.Addr())}
 	const limit = 1 << 20 // of a stream, unless it was raised
 	big := func(id int64) *delivery.Event { return awstest.Big(id, limit) }
 	handlertest.Run(t, handlertest.Destination{
@@ -142,9 +141,9 @@ func TestRecord(t *testing.T) {
 			`{"specversion":"1.0","id":"42","source":"/notifyd","type":"order.created","datacontenttype":"application/json","subject":"A-7",` +
 				`"time":"2026-03-04T05:06:07Z","partitionkey":"A-7","aggregatetype":"order","data":{"a":  1}}`,
 		},
-		"payload":      {func(c *Config) { c.Format = message.Payload }, awstest.Event(42, `{"a":  1}`), "A-7", `{"a":  1}`},
-		"no aggregate": {func(c *Config) { c.Format = message.Payload }, none, "43", `{"a":  1}`},
-		"long key":     {func(c *Config) { c.Format = message.Payload }, long, "sha256:", `{"a":  1}`},
+		"payload":      {func(c *Config) { c.Format = handlers.FormatPayload }, awstest.Event(42, `{"a":  1}`), "A-7", `{"a":  1}`},
+		"no aggregate": {func(c *Config) { c.Format = handlers.FormatPayload }, none, "43", `{"a":  1}`},
+		"long key":     {func(c *Config) { c.Format = handlers.FormatPayload }, long, "sha256:", `{"a":  1}`},
 		"templates": {
 			func(c *Config) {
 				c.PartitionKey, c.Body, c.ContentType = "k{{ .Payload.a }}", "{{ .Event.DedupeID }};{{ .Payload.a }}", "text/csv"
@@ -154,7 +153,7 @@ func TestRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStream(t, endpoint, 1)
-			cfg := Config{Stream: s.arn, Access: awstest.Access(endpoint)}
+			cfg := Config{Stream: s.arn, AWS: awstest.Access(endpoint)}
 			c.change(&cfg)
 			h := deliverytest.Open(t, New, cfg)
 			if err := h.Deliver(awstest.Context(t), c.event); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -37,7 +37,7 @@ type encoder struct {
 }
 
 func newEncoder(cfg Config) (*encoder, error) {
-	m, err := message.New(cfg.Config, message.Kafka()) // a record has no headers
+	m, err := message.New(cfg.Message, message.Kafka()) // a record has no headers
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Handler puts records. It implements [delivery.BatchHandler] and io.Closer,
@@ -46,7 +46,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	}
 	conn, err := awsapi.Open(awsapi.Service{
 		Name: "kinesis", ID: awskinesis.ServiceID, Title: "Kinesis", Place: "stream", Settings: "stream", Rights: "kinesis:PutRecords on the stream",
-	}, cfg.Access, o.BaseDir)
+	}, cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}

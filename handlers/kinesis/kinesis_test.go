@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -45,7 +45,7 @@ func taken(r request, failed map[int]string) awstest.Said {
 }
 
 func fakeConfig(f *awstest.Fake) Config {
-	return Config{Stream: "orders", Access: awstest.Access(f.URL)}
+	return Config{Stream: "orders", AWS: awstest.Access(f.URL)}
 }
 
 // TestRefusedRequests: the whole request is refused.
@@ -171,8 +171,8 @@ func TestValidate(t *testing.T) {
 		"ARN":       {func(c *Config) { c.Stream = "arn:aws:kinesis:eu-central-1:123456789012:orders" }, "stream", "must be the name of a stream"},
 		"region":    {func(c *Config) { c.Region = "eu-west-1" }, "region", "is not that of stream, eu-central-1"},
 		"key":       {func(c *Config) { c.PartitionKey = "{{ .Paylod.x }}" }, "partition_key", "there is no .Paylod"},
-		"binary":    {func(c *Config) { c.Format = message.CloudEventsBinary }, "format", "a record has no headers"},
-		"source":    {func(c *Config) { c.Format, c.Source = message.Payload, "/x" }, "cloudevents_source", "has no effect"},
+		"binary":    {func(c *Config) { c.Format = handlers.FormatCloudEventsBinary }, "format", "a record has no headers"},
+		"source":    {func(c *Config) { c.Format, c.Source = handlers.FormatPayload, "/x" }, "cloudevents_source", "has no effect"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,7 +187,7 @@ func TestValidate(t *testing.T) {
 			}
 		})
 	}
-	cfg := Config{Stream: "orders", Access: awstest.Access("")}
+	cfg := Config{Stream: "orders", AWS: awstest.Access("")}
 	cfg.Source = "/shop" // of the default form
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)

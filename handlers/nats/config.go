@@ -6,8 +6,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // The values of [Config.Mode].
@@ -51,7 +50,7 @@ type Config struct {
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password or token without TLS to other machines."`
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS, but for servers with tls://.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates." unset:"TLS only with 'tls://', or if the server insists"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates." unset:"TLS only with 'tls://', or if the server insists"`
 	// ClientName is shown by the server's monitoring; the default is "notifyd".
 	ClientName string `json:"client_name,omitempty" yaml:"client_name,omitempty" jsonschema_description:"Name in the servers' monitoring."`
 
@@ -63,7 +62,7 @@ type Config struct {
 	// Stream is the stream that the subject belongs to. Set, an event that another
 	// stream would take is refused.
 	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Stream that must accept the events." unset:"any"`
-	message.Config
+	handlers.Message
 
 	// ConnectTimeout bounds connecting to one server; the default is 5s.
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting to one server." kind:"duration, at most '10m'"`
@@ -74,7 +73,7 @@ type Config struct {
 
 // WithDefaults returns a copy with every default filled in.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
+	c.Message = message.WithDefaults(c.Message)
 	c.Mode = cmp.Or(c.Mode, ModeJetStream)
 	c.ClientName = cmp.Or(c.ClientName, defaultClientName)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -28,7 +27,7 @@ func TestMistakes(t *testing.T) {
 		"no password":    {func(c *Config) { c.Username = "u" }, []string{"password: missing"}},
 		"readable":       {func(c *Config) { c.Servers[0], c.Username, c.Password = remote, "u", handlers.NewSecret(key) }, []string{"password: would be readable"}},
 		"readable token": {func(c *Config) { c.Servers[0], c.Token = remote, handlers.NewSecret(key) }, []string{"token: would be readable"}},
-		"encrypted":      {func(c *Config) { c.Servers[0], c.Token, c.TLS = remote, handlers.NewSecret(key), &tlsconf.Config{} }, nil},
+		"encrypted":      {func(c *Config) { c.Servers[0], c.Token, c.TLS = remote, handlers.NewSecret(key), &handlers.TLS{} }, nil},
 		"encrypted 2":    {func(c *Config) { c.Servers[0], c.Token = "tls://nats.example.com", handlers.NewSecret(key) }, nil},
 		"allowed":        {func(c *Config) { c.Servers[0], c.Token, c.AllowUnencrypted = remote, handlers.NewSecret(key), true }, nil},
 		"no seed":        {func(c *Config) { c.NKeySeed = handlers.NewSecret("SU" + key) }, []string{"nkey_seed: is not the seed"}},
@@ -43,7 +42,7 @@ func TestMistakes(t *testing.T) {
 		"stream":         {func(c *Config) { c.Stream = "a.b" }, []string{"stream: must be the name"}},
 		"timeouts":       {func(c *Config) { c.ConnectTimeout, c.AckTimeout = -1, -1 }, []string{"ack_timeout: must be", "connect_timeout: must be"}},
 		"format":         {func(c *Config) { c.Format = "xml" }, []string{"format: must be"}},
-		"tls":            {func(c *Config) { c.TLS = &tlsconf.Config{CertFile: "x"} }, []string{"tls.key_file: missing"}},
+		"tls":            {func(c *Config) { c.TLS = &handlers.TLS{CertFile: "x"} }, []string{"tls.key_file: missing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

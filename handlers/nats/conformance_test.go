@@ -13,7 +13,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -42,7 +41,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	s, js := secured(t)
 	newStream(t, js, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
-	proxy := faultproxy.Start(t, s.Addr())
+	proxy := handlertest.StartProxy(t, s.Addr())
 	with := func(tb testing.TB, change ...func(*Config)) *Handler {
 		tb.Helper()
 		cfg := Config{

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -22,7 +22,7 @@ func TestDuplicateWindow(t *testing.T) {
 	_, js := client(t, place.URL)
 	cfg := jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}, Duplicates: 10 * time.Minute}
 	newStream(t, js, cfg)
-	proxy := faultproxy.Start(t, strings.TrimPrefix(place.URL, "nats://"))
+	proxy := handlertest.StartProxy(t, strings.TrimPrefix(place.URL, "nats://"))
 	first := open(t, "nats://"+proxy.Addr(), to(place.Name))
 	deliverytest.Deliver(t, first, events(1))
 	proxy.Mute()

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -35,7 +35,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := message.New(cfg.Config, message.HTTP())
+	m, err := message.New(cfg.Message, message.HTTP())
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -43,7 +44,7 @@ func connectOptions(cfg Config, baseDir string) ([]natsgo.Option, error) {
 	conf := cfg.TLS
 	for _, s := range cfg.Servers {
 		if conf == nil && strings.HasPrefix(s, "tls://") {
-			conf = &tlsconf.Config{}
+			conf = &handlers.TLS{}
 		}
 	}
 	security, err := tlsconf.Load(conf, baseDir)

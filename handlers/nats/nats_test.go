@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -30,17 +29,17 @@ func TestMessage(t *testing.T) {
 	// Headers that NATS interprets, invalid names, and values that would end a header.
 	e.Headers["nats-rollup"], e.Headers["Nats-Msg-Id"], e.Headers["a b"] = "all", "x", "x"
 	e.Headers["lines"], e.Headers["content-type"] = "a\r\nb: c", "x"
-	for format, want := range map[message.Format]natsgo.Header{
-		message.Payload: {
+	for format, want := range map[handlers.Format]natsgo.Header{
+		handlers.FormatPayload: {
 			"Content-Type": {"application/json"}, "notifyd-id": {"5"}, "notifyd-type": {"order.created"},
 			"notifyd-aggregate-type": {"order"}, "notifyd-aggregate-id": {"k5"}, "notifyd-time": {"2026-11-21T10:00:00.123456Z"},
 		},
-		message.CloudEventsBinary: {
+		handlers.FormatCloudEventsBinary: {
 			"Content-Type": {"application/json"}, "ce-specversion": {"1.0"}, "ce-id": {"5"}, "ce-source": {"/notifyd"},
 			"ce-type": {"order.created"}, "ce-subject": {"k5"}, "ce-time": {"2026-11-21T10:00:00.123456Z"},
 			"ce-partitionkey": {"k5"}, "ce-aggregatetype": {"order"}, "ce-traceparent": {"00-1-2-03"},
 		},
-		message.CloudEventsStructured: {"Content-Type": {"application/cloudevents+json"}},
+		handlers.FormatCloudEventsStructured: {"Content-Type": {"application/cloudevents+json"}},
 	} {
 		want["traceparent"], want["tenant"], want["lines"] = []string{"00-1-2-03"}, []string{"a"}, []string{"a  b: c"}
 		want[jetstream.ExpectedStreamHeader] = []string{place.Name}
@@ -55,7 +54,7 @@ func TestMessage(t *testing.T) {
 		if fmt.Sprint(last.Header) != fmt.Sprint(want) {
 			t.Errorf("%s: headers are\n%v, want\n%v", format, last.Header, want)
 		}
-		if !json.Valid(last.Data) || format != message.CloudEventsStructured && string(last.Data) != `{"n": 5}` {
+		if !json.Valid(last.Data) || format != handlers.FormatCloudEventsStructured && string(last.Data) != `{"n": 5}` {
 			t.Errorf("%s: the body is %s", format, last.Data)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -14,18 +14,18 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	own, other := testenv.Certificate(t), testenv.Certificate(t)
 	s := testenv.OwnNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }", own.Cert, own.Key, own.Cert))
-	good := tlsconf.Config{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
+	good := handlers.TLS{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
 	for name, c := range map[string]struct {
 		url    string
-		change func(*tlsconf.Config)
+		change func(*handlers.TLS)
 		class  string
 		text   string
 	}{
-		"as it should be":   {"tls://", func(*tlsconf.Config) {}, "delivered", ""},
-		"the other scheme":  {"nats://", func(*tlsconf.Config) {}, "delivered", ""},
-		"another authority": {"tls://", func(c *tlsconf.Config) { c.CAFile = other.Cert }, "unavailable", "tls.ca_file"},
-		"another name":      {"tls://", func(c *tlsconf.Config) { c.ServerName = "example.com" }, "unavailable", "tls.server_name"},
-		"no certificate":    {"tls://", func(c *tlsconf.Config) { c.CertFile, c.KeyFile = "", "" }, "unavailable", ""},
+		"as it should be":   {"tls://", func(*handlers.TLS) {}, "delivered", ""},
+		"the other scheme":  {"nats://", func(*handlers.TLS) {}, "delivered", ""},
+		"another authority": {"tls://", func(c *handlers.TLS) { c.CAFile = other.Cert }, "unavailable", "tls.ca_file"},
+		"another name":      {"tls://", func(c *handlers.TLS) { c.ServerName = "example.com" }, "unavailable", "tls.server_name"},
+		"no certificate":    {"tls://", func(c *handlers.TLS) { c.CertFile, c.KeyFile = "", "" }, "unavailable", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

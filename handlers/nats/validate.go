@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -24,7 +25,7 @@ const maxSubject = 3500
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseSubject(c)
-	return errors.Join(c.where(), c.security(), err, c.Config.Validate(), c.form())
+	return errors.Join(c.where(), c.security(), err, message.Validate(c.Message), c.form())
 }
 
 func (c Config) where() error {

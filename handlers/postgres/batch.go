@@ -85,10 +85,10 @@ func size(e *delivery.Event) int {
 
 // unit returns the unit of order of an event, and false if it is in none.
 func (b *batch) unit(ctx context.Context, e *delivery.Event) (aggregate, bool) {
-	if delivery.TotalOrder(ctx) {
+	if delivery.CallOf(ctx).TotalOrder {
 		return aggregate{id: "all"}, true
 	}
-	isOrdered := e.AggregateID != "" && !delivery.Unordered(ctx)
+	isOrdered := e.AggregateID != "" && !delivery.CallOf(ctx).Unordered
 	return aggregate{e.AggregateType, e.AggregateID}, isOrdered
 }
 

@@ -147,9 +147,9 @@ func TestRefusedRows(t *testing.T) {
 		ctx, order := t.Context(), rapid.SampledFrom([]string{"aggregate", "total", "none"}).Draw(r, "order")
 		switch order {
 		case "total":
-			ctx = delivery.WithTotalOrder(ctx)
+			ctx = delivery.WithCall(ctx, delivery.Call{TotalOrder: true})
 		case "none":
-			ctx = delivery.WithoutOrder(ctx)
+			ctx = delivery.WithCall(ctx, delivery.Call{Unordered: true})
 		}
 		all := events(rapid.IntRange(1, 40).Draw(r, "events"))
 		for _, e := range all {

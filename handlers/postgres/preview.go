@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Preview returns the row for e: its columns, and the payload.

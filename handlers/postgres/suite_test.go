@@ -10,7 +10,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -42,7 +41,7 @@ func TestConformance(t *testing.T) {
 		`CREATE ROLE guest LOGIN`, `GRANT ALL ON received_events TO guest`, `ALTER TABLE received_events ENABLE ROW LEVEL SECURITY`,
 		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not in this table'; END $$`,
 		`CREATE TRIGGER refuse BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	proxy := faultproxy.Start(t, s.Addr())
+	proxy := handlertest.StartProxy(t, s.Addr())
 	proxied := through(t, direct, proxy.Addr())
 	refused := func(id int64) *delivery.Event {
 		return &delivery.Event{ID: id, Type: "x", Payload: json.RawMessage(`{"refused": true}`)}

@@ -38,7 +38,7 @@ func (b *batch) send(ctx context.Context) {
 			continue
 		}
 		key := e.Key
-		if delivery.TotalOrder(ctx) {
+		if delivery.CallOf(ctx).TotalOrder {
 			key = ""
 		}
 		if groups[key] == nil {
@@ -82,11 +82,11 @@ func (b *batch) group(ctx context.Context, all []int) {
 
 // isOrdered reports whether the events of a group have an order: they are of one aggregate, or of a total order.
 func (b *batch) isOrdered(ctx context.Context, key string) bool {
-	if delivery.TotalOrder(ctx) {
+	if delivery.CallOf(ctx).TotalOrder {
 		return true
 	}
 	isAggregate := key != "" && b.h.KeepsOrder()
-	return isAggregate && !delivery.Unordered(ctx)
+	return isAggregate && !delivery.CallOf(ctx).Unordered
 }
 
 // fitting returns how many of the messages go into one request.

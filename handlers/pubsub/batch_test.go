@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -42,21 +42,21 @@ func TestMessage(t *testing.T) {
 	with := maps.Clone(ours)
 	maps.Copy(with, map[string]string{"traceparent": "00-1", "empty": "", "odd name ä": "x"})
 	for name, c := range map[string]struct {
-		format message.Format
+		format handlers.Format
 		event  *delivery.Event
 		body   string
 		want   map[string]string
 	}{
-		"payload":      {message.Payload, e, `{"a":  1}`, with},
-		"many headers": {message.Payload, many, `{}`, full},
+		"payload":      {handlers.FormatPayload, e, `{"a":  1}`, with},
+		"many headers": {handlers.FormatPayload, many, `{}`, full},
 		"binary": {
-			message.CloudEventsBinary, event(42, `{}`), `{}`, map[string]string{
+			handlers.FormatCloudEventsBinary, event(42, `{}`), `{}`, map[string]string{
 				"ce-specversion": "1.0", "ce-id": "42", "ce-source": "/notifyd", "ce-type": "order.created", "ce-subject": "A-7",
 				"ce-time": "2026-03-04T05:06:07Z", "ce-partitionkey": "A-7", "ce-aggregatetype": "order", "tenant": "acme",
 			},
 		},
 		"structured": {
-			message.CloudEventsStructured, event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"},
+			handlers.FormatCloudEventsStructured, event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestTotalOrder(t *testing.T) {
 	})
 	all := events(6, "a")
 	all[2].AggregateID, all[4].AggregateID = "b", "b"
-	errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(delivery.WithTotalOrder(testenv.Within(t, patience)), all)
+	errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(delivery.WithCall(testenv.Within(t, patience), delivery.Call{TotalOrder: true}), all)
 	if want := deliverytest.Times("delivered", 3) + " " + deliverytest.Times("unclear-retry", 3); deliverytest.Classes(errs) != want || !slices.Equal(got, []string{"1 2", "3", "4"}) {
 		t.Errorf("%s\nwant %s; requests %q", deliverytest.Classes(errs), want, got)
 	}
@@ -199,7 +199,7 @@ func TestBadOnes(t *testing.T) {
 			})
 			ctx := testenv.Within(t, patience)
 			if c.unordered {
-				ctx = delivery.WithoutOrder(ctx)
+				ctx = delivery.WithCall(ctx, delivery.Call{Unordered: true})
 			}
 			errs := deliverytest.Open(t, New, fakeConfig(f)).DeliverBatch(ctx, events(6, "a", "b"))
 			if got := deliverytest.Classes(errs); got != c.want {
@@ -242,7 +242,7 @@ func TestNothingOvertakes(t *testing.T) {
 		ctx := testenv.Within(t, patience)
 		total := rapid.Bool().Draw(r, "total")
 		if total {
-			ctx = delivery.WithTotalOrder(ctx)
+			ctx = delivery.WithCall(ctx, delivery.Call{TotalOrder: true})
 		}
 		errs := h.DeliverBatch(ctx, all)
 		arrived := make(map[string]bool)

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 const (
@@ -40,7 +40,7 @@ type Config struct {
 	// aggregate id. With an empty result the message has no key. Subscriptions keep
 	// the order only with message ordering enabled.
 	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" jsonschema_description:"Ordering key of the message; an empty result, as of '{{ \"\" }}', means no key." kind:"template" unset:"the aggregate id"`
-	message.Config
+	handlers.Message
 
 	// Endpoint is the URL of Pub/Sub: a regional endpoint, or an emulator. The default is
 	// the global endpoint, or the emulator that PUBSUB_EMULATOR_HOST names. One
@@ -51,7 +51,7 @@ type Config struct {
 	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"JSON file with the key of a service account or the configuration of a workload identity federation, relative to the configuration file." kind:"path" unset:"the application default credentials"`
 	// TLS is for an Endpoint, or a proxy, with a private certificate; nil trusts
 	// the system's authorities. TLS also applies to the token server.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting and getting a token included. The
 	// default is 15s.
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and getting a token included."`
@@ -60,7 +60,7 @@ type Config struct {
 // WithDefaults returns a copy with every default filled in that needs no
 // environment.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
+	c.Message = message.WithDefaults(c.Message)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	return c
 }

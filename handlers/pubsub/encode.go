@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -45,7 +45,7 @@ type encoder struct {
 
 func newEncoder(cfg Config) (*encoder, error) {
 	// https://github.com/googleapis/google-cloudevents/blob/main/docs/spec/pubsub.md
-	m, err := message.New(cfg.Config, message.Binding{Prefix: "ce-"})
+	m, err := message.New(cfg.Message, message.Binding{Prefix: "ce-"})
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // account is the one whose key Google knows.
@@ -117,14 +117,14 @@ func (g *cloud) keyFile(tb testing.TB, changes ...string) string {
 }
 
 // trusted writes the certificate of the server with TLS.
-func (g *cloud) trusted(tb testing.TB) *tlsconf.Config {
+func (g *cloud) trusted(tb testing.TB) *handlers.TLS {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "ca.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: g.pubsub.Certificate().Raw}
 	if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	return &tlsconf.Config{CAFile: path}
+	return &handlers.TLS{CAFile: path}
 }
 
 // secrets are texts of the key and of tokens.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Preview returns the message for e: the ordering key where there is one,

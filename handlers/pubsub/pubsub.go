@@ -19,7 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -107,7 +107,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //   - ctx's cause, if ctx was done first.
 //
 // An event behind a failed one of its aggregate is not sent: it gets the same error, so that it does not
-// overtake, unless the call is [delivery.Unordered].
+// overtake, unless the call is [delivery.Call].Unordered.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := &batch{h: h, entries: make([]*entry, len(events)), errs: make([]error, len(events))}
 	for i, e := range events {

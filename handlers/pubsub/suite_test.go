@@ -8,7 +8,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -30,7 +29,7 @@ func TestConformance(t *testing.T) {
 				// A new connection needs answers for its handshake, so there must be one only.
 				newEvent = func(id int64) *delivery.Event { return event(id, `{}`) }
 			}
-			proxy := faultproxy.Start(t, upstream)
+			proxy := handlertest.StartProxy(t, upstream)
 			cfg.Endpoint = scheme + proxy.Addr()
 			handlertest.Run(t, handlertest.Destination{
 				Open:     deliverytest.Opener(New, cfg),

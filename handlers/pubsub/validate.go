@@ -6,7 +6,8 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -23,7 +24,7 @@ var (
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := parseKey(c)
-	return errors.Join(c.place(), c.access(), c.Config.Validate(), err,
+	return errors.Join(c.place(), c.access(), message.Validate(c.Message), err,
 		field.Timeout("request_timeout", c.RequestTimeout, 0, defaultRequestTimeout))
 }
 

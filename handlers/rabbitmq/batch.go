@@ -32,7 +32,7 @@ type aggregate struct{ kind, id string }
 
 func (h *Handler) newBatch(ctx context.Context, events []*delivery.Event) *batch {
 	b := &batch{
-		h: h, events: events, total: delivery.TotalOrder(ctx),
+		h: h, events: events, total: delivery.CallOf(ctx).TotalOrder,
 		messages: make([]*outgoing, len(events)), failures: make([]*failure, len(events)), open: make([]bool, len(events)),
 	}
 	for i, e := range events {

@@ -23,7 +23,7 @@ func TestTotalOrderInBatch(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
 			if c.total {
-				ctx = delivery.WithTotalOrder(ctx)
+				ctx = delivery.WithCall(ctx, delivery.Call{TotalOrder: true})
 			}
 			b := (&Handler{cfg: Config{StrictOrder: true}}).newBatch(ctx, nil)
 			b.events, b.failures, b.open = events, make([]*failure, 3), []bool{true, true, true}

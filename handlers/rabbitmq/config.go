@@ -6,8 +6,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // The values of [Config.Auth].
@@ -79,7 +78,7 @@ type Config struct {
 	Vhost string `json:"vhost,omitempty" yaml:"vhost,omitempty" jsonschema_description:"Virtual host."`
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS, but for a URL with amqps.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; '{}' trusts the system's certificates." unset:"no TLS"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; '{}' trusts the system's certificates." unset:"no TLS"`
 	// Auth is plain (default: name and password) or external (the client
 	// certificate of TLS; the broker needs rabbitmq_auth_mechanism_ssl).
 	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"By name and password, or by the certificate of 'tls', for which the broker needs 'rabbitmq_auth_mechanism_ssl'." kind:"'plain', 'external'"`
@@ -93,7 +92,7 @@ type Config struct {
 	// RoutingKey is the routing key (template). The default is the event's type;
 	// required without Exchange.
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key. Required without 'exchange'." kind:"template" unset:"the event's type"`
-	message.Config
+	handlers.Message
 	// MessagePriority is the message's priority, 0 to 255 (template). An empty
 	// result sets no priority. The setting "priority" belongs to the
 	// destination.
@@ -185,7 +184,7 @@ func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bin
 // WithDefaults returns a copy with every default filled in except the user's. With a
 // URL, its parts are left out: see target.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
+	c.Message = message.WithDefaults(c.Message)
 	if c.URL.IsZero() {
 		c.Host = cmp.Or(c.Host, defaultHost)
 		c.Vhost = cmp.Or(c.Vhost, "/")

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -23,14 +22,14 @@ func TestValidate(t *testing.T) {
 		"url: must have nothing after ?":               func(c *Config) { c.URL = handlers.NewSecret("amqp://u:" + password + "@h/v?heartbeat=5") },
 		"url: has more than one part":                  func(c *Config) { c.URL = handlers.NewSecret("amqp://u:" + password + "@h/a/b") },
 		"host: url is set too":                         func(c *Config) { c.URL, c.Host = handlers.NewSecret("amqp://h"), "h" },
-		"tls: has no effect with an amqp:// url":       func(c *Config) { c.URL, c.TLS = handlers.NewSecret("amqp://h"), &tlsconf.Config{} },
+		"tls: has no effect with an amqp:// url":       func(c *Config) { c.URL, c.TLS = handlers.NewSecret("amqp://h"), &handlers.TLS{} },
 		"host: must be a name or an address":           func(c *Config) { c.Host = "h:5672" },
 		"port: must be 1 to 65535":                     func(c *Config) { c.Port = 70000 },
 		"password: missing":                            func(c *Config) { c.Username = "u" },
 		"username: missing":                            func(c *Config) { c.Password = handlers.NewSecret(password) },
 		"auth: unknown word":                           func(c *Config) { c.Auth = "kerberos" },
 		"auth: external shows a certificate":           func(c *Config) { c.Auth = AuthExternal },
-		"tls.key_file: missing":                        func(c *Config) { c.TLS = &tlsconf.Config{CertFile: "x"} },
+		"tls.key_file: missing":                        func(c *Config) { c.TLS = &handlers.TLS{CertFile: "x"} },
 		"unroutable: unknown word":                     func(c *Config) { c.Unroutable = "lose" },
 		"heartbeat: must be 1s to 10m0s":               func(c *Config) { c.Heartbeat = 1 },
 		"confirm_timeout: must be positive":            func(c *Config) { c.ConfirmTimeout = -1 },

@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -275,7 +275,7 @@ func TestConfirmsLost(t *testing.T) {
 	}
 	b := broker{t, broker1.URL}
 	b.queue("q", nil)
-	proxy := faultproxy.Start(t, broker1.Server.Addr())
+	proxy := handlertest.StartProxy(t, broker1.Server.Addr())
 	h := open(t, to(strings.Replace(b.url, broker1.Server.Addr(), proxy.Addr(), 1), "q"))
 	if err := h.Deliver(t.Context(), event(1)); err != nil {
 		t.Fatal(err)
@@ -316,7 +316,7 @@ func TestConfirmTimeout(t *testing.T) {
 	}
 	b := broker{t, shared.URL}
 	b.queue("q", nil)
-	proxy := faultproxy.Start(t, shared.Server.Addr())
+	proxy := handlertest.StartProxy(t, shared.Server.Addr())
 	cfg := to(strings.Replace(b.url, shared.Server.Addr(), proxy.Addr(), 1), "{{ .Headers.to }}")
 	cfg.ConfirmTimeout = 5 * time.Second
 	h := open(t, cfg)

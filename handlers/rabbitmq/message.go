@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -84,7 +84,7 @@ type encoder struct {
 }
 
 func newEncoder(cfg Config, ts *templates) (*encoder, error) {
-	body, err := message.New(cfg.Config, message.AMQP())
+	body, err := message.New(cfg.Message, message.AMQP())
 	if err != nil {
 		return nil, err
 	}

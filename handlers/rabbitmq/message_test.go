@@ -10,7 +10,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -79,14 +80,14 @@ func TestCloudEvents(t *testing.T) {
 	t.Parallel()
 	b := broker{t, testenv.RabbitMQ(t).URL}
 	b.queue("q", nil)
-	for _, format := range []message.Format{message.CloudEventsBinary, message.CloudEventsStructured} {
+	for _, format := range []handlers.Format{handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured} {
 		cfg := to(b.url, "q")
 		cfg.Format = format
 		if err := open(t, cfg).Deliver(t.Context(), event(1)); err != nil {
 			t.Fatal(err)
 		}
 		d := b.take("q")[0]
-		if format == message.CloudEventsBinary {
+		if format == handlers.FormatCloudEventsBinary {
 			if d.ContentType != "application/json" || d.Headers["cloudEvents_type"] != "order.placed" || d.Headers["cloudEvents_id"] != "1" {
 				t.Errorf("%s: %+v", format, d)
 			}

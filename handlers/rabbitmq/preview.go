@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Preview returns the message for e: exchange and routing key, properties, headers

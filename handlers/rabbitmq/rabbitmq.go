@@ -23,7 +23,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 )
 
 // Handler publishes messages. It implements [delivery.BatchHandler] and
@@ -62,7 +62,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	h.enc, err = newEncoder(cfg, ts)
 	errs = append(errs, err)
 	if cfg.TLS == nil && h.target.encrypted {
-		cfg.TLS = &tlsconf.Config{}
+		cfg.TLS = &handlers.TLS{}
 	}
 	h.tls, err = tlsconf.Load(cfg.TLS, o.BaseDir)
 	errs = append(errs, err)

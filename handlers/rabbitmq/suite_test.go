@@ -12,7 +12,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 )
@@ -34,7 +33,7 @@ func TestSuite(t *testing.T) {
 	b.queue("suite", nil)
 	in := &inbox{url: b.url, queue: "suite"}
 	t.Cleanup(in.close)
-	proxy := faultproxy.Start(t, s.Addr())
+	proxy := handlertest.StartProxy(t, s.Addr())
 	cfg := rabbitmq.Config{
 		Host: proxy.Host(), Port: proxy.Port(), Username: appUser, Password: handlers.NewSecret(appPassword),
 		RoutingKey: "suite", MaxMessageBytes: 10_000,

@@ -17,7 +17,6 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 )
 
@@ -39,7 +38,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := rabbitmq.Config{Host: host, Port: port(t, p), RoutingKey: "q", TLS: &tlsconf.Config{CAFile: "ca.pem"}}
+	base := rabbitmq.Config{Host: host, Port: port(t, p), RoutingKey: "q", TLS: &handlers.TLS{CAFile: "ca.pem"}}
 	for name, c := range map[string]struct {
 		change func(c *rabbitmq.Config)
 		fails  string
@@ -47,18 +46,18 @@ func TestTLS(t *testing.T) {
 		"plain": {func(*rabbitmq.Config) {}, ""},
 		"external": {func(c *rabbitmq.Config) {
 			c.Auth = rabbitmq.AuthExternal
-			c.TLS = &tlsconf.Config{CAFile: "ca.pem", CertFile: "app.pem", KeyFile: "app.key"}
+			c.TLS = &handlers.TLS{CAFile: "ca.pem", CertFile: "app.pem", KeyFile: "app.key"}
 		}, ""},
 		"external as nobody": {func(c *rabbitmq.Config) {
 			c.Auth = rabbitmq.AuthExternal
-			c.TLS = &tlsconf.Config{CAFile: "ca.pem", CertFile: "server.pem", KeyFile: "server.key"}
+			c.TLS = &handlers.TLS{CAFile: "ca.pem", CertFile: "server.pem", KeyFile: "server.key"}
 		}, "403"},
-		"an authority that is not trusted": {func(c *rabbitmq.Config) { c.TLS = &tlsconf.Config{} }, "tls.ca_file"},
+		"an authority that is not trusted": {func(c *rabbitmq.Config) { c.TLS = &handlers.TLS{} }, "tls.ca_file"},
 		"another name": {func(c *rabbitmq.Config) {
-			c.TLS = &tlsconf.Config{CAFile: "ca.pem", ServerName: "other.example.com"}
+			c.TLS = &handlers.TLS{CAFile: "ca.pem", ServerName: "other.example.com"}
 		}, "tls.server_name"},
 		"amqps url": {func(c *rabbitmq.Config) {
-			*c = rabbitmq.Config{URL: handlers.NewSecret("amqps://guest:guest@" + s.TLSAddr()), RoutingKey: "q", TLS: &tlsconf.Config{CAFile: "ca.pem"}}
+			*c = rabbitmq.Config{URL: handlers.NewSecret("amqps://guest:guest@" + s.TLSAddr()), RoutingKey: "q", TLS: &handlers.TLS{CAFile: "ca.pem"}}
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -20,7 +21,7 @@ const maxShort = 255
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)
-	return errors.Join(c.server(), c.security(), c.limits(), c.routing(), c.Declare.validate(), c.Config.Validate(), err)
+	return errors.Join(c.server(), c.security(), c.limits(), c.routing(), c.Declare.validate(), message.Validate(c.Message), err)
 }
 
 func (c Config) server() error {

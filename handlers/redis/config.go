@@ -6,8 +6,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 const (
@@ -66,7 +65,7 @@ type Config struct {
 	Database int `json:"database,omitempty" yaml:"database,omitempty" jsonschema_description:"Number of the database; a cluster has only 0." kind:"number, at least 0"`
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS, but for a URL with rediss://.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates. Not with 'redis://'." unset:"TLS only with 'rediss://'"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates. Not with 'redis://'." unset:"TLS only with 'rediss://'"`
 
 	// Stream is the key of the stream that events are added to (template).
 	// Either Stream or Channel is required.
@@ -74,7 +73,7 @@ type Config struct {
 	// Channel is the channel that events are published to (template). Redis keeps
 	// none of them: a consumer that does not listen at that moment never gets them.
 	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Channel that events are published to, with 'PUBLISH'. Redis does not store them: only current subscribers receive them." kind:"template"`
-	message.Config
+	handlers.Message
 	// PayloadField is the field of a stream's entry that holds the body; the
 	// default is "payload".
 	PayloadField string `json:"payload_field,omitempty" yaml:"payload_field,omitempty" jsonschema_description:"Field of a stream's entry that holds the body." unset:"'payload'"`
@@ -106,7 +105,7 @@ type Config struct {
 
 // WithDefaults returns a copy with every default filled in.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
+	c.Message = message.WithDefaults(c.Message)
 	if c.Stream != "" {
 		c.PayloadField = cmp.Or(c.PayloadField, defaultPayloadField)
 	}

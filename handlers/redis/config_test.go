@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -32,7 +30,7 @@ func TestMistakes(t *testing.T) {
 		"two users": {func(c *Config) {
 			c.URL, c.Password = handlers.NewSecret("rediss://u:"+key+"@h"), handlers.NewSecret(key)
 		}, []string{"username: the URL has"}},
-		"TLS and not": {func(c *Config) { c.TLS = &tlsconf.Config{} }, []string{"tls: the URL begins with redis://"}},
+		"TLS and not": {func(c *Config) { c.TLS = &handlers.TLS{} }, []string{"tls: the URL begins with redis://"}},
 		"readable":    {url("redis://:" + key + "@redis.example.com"), []string{"password: would be readable"}},
 		"no password": {func(c *Config) { c.Username = "ann" }, []string{"password: missing"}},
 		"several":     {func(c *Config) { c.URL, c.Addresses = handlers.Secret{}, []string{"a", "b"} }, []string{"addresses: several need"}},
@@ -45,7 +43,7 @@ func TestMistakes(t *testing.T) {
 		}, []string{"sentinel_master: a cluster has no"}},
 		"sentinel password": {func(c *Config) { c.SentinelUsername = "u" }, []string{"sentinel_master: missing", "sentinel_password: missing"}},
 		"channel": {func(c *Config) {
-			c.Stream, c.Channel, c.MaxLen, c.Deduplicate, c.Format = "", "c", 1, 1000, message.CloudEventsBinary
+			c.Stream, c.Channel, c.MaxLen, c.Deduplicate, c.Format = "", "c", 1, 1000, handlers.FormatCloudEventsBinary
 		}, []string{"format: a channel's messages", "max_len: is for streams", "deduplicate: is for streams"}},
 		"stream":   {func(c *Config) { c.RequireSubscribers, c.WaitTimeout = true, 1 }, []string{"require_subscribers: is for channels", "wait_timeout: has no effect", "wait_timeout: must be 1ms"}},
 		"template": {func(c *Config) { c.Stream = "{{ .Nope" }, []string{"stream: "}},
@@ -54,7 +52,7 @@ func TestMistakes(t *testing.T) {
 			c.MaxLen, c.MaxMessageBytes, c.ReadTimeout, c.Database, c.WaitReplicas, c.Deduplicate = -1, 5, -1, -1, -1, 999
 		}, []string{"database: must not", "deduplicate: must be 1000", "max_len: must be", "wait_replicas: must not", "max_message_bytes: must be", "read_timeout: must be"}},
 		"format": {func(c *Config) { c.Format = "xml" }, []string{"format: must be"}},
-		"tls":    {func(c *Config) { c.URL, c.TLS = handlers.NewSecret("rediss://h"), &tlsconf.Config{CertFile: "x"} }, []string{"tls.key_file: missing"}},
+		"tls":    {func(c *Config) { c.URL, c.TLS = handlers.NewSecret("rediss://h"), &handlers.TLS{CertFile: "x"} }, []string{"tls.key_file: missing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,7 +14,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -43,7 +42,7 @@ func conform(t *testing.T, settings func(*Config), rights ...string) *goredis.Cl
 	const password = "correct-horse/battery@staple"
 	s := testenv.OwnRedis(t, append([]string{"--user", "ann", "on", ">" + password}, rights...)...)
 	cl := client(t, s.Addr())
-	proxy := faultproxy.Start(t, s.Addr())
+	proxy := handlertest.StartProxy(t, s.Addr())
 	url := "redis://ann:correct-horse%2Fbattery%40staple@" + proxy.Addr()
 	with := func(tb testing.TB, change ...func(*Config)) *Handler {
 		tb.Helper()

@@ -13,7 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -123,7 +123,7 @@ func others(entries []int64, id int64) int {
 func TestDeduplicateCut(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnRedis(t)
-	proxy := faultproxy.Start(t, s.Addr())
+	proxy := handlertest.StartProxy(t, s.Addr())
 	cl := client(t, s.Addr())
 	h := open(t, "redis://"+proxy.Addr(), once, func(c *Config) { c.ReadTimeout = patience })
 	deliverytest.Deliver(t, h, events(1)) // the server has the script

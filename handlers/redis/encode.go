@@ -9,7 +9,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -83,11 +84,11 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := message.New(cfg.Config, message.Binding{})
+	m, err := message.New(cfg.Message, message.Binding{})
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, key: key, attributes: cfg.Format == message.CloudEventsBinary, what: "stream", body: cfg.PayloadField, maxBytes: cfg.MaxMessageBytes}
+	e := &encoder{message: m, key: key, attributes: cfg.Format == handlers.FormatCloudEventsBinary, what: "stream", body: cfg.PayloadField, maxBytes: cfg.MaxMessageBytes}
 	if cfg.Channel != "" {
 		e.what = "channel"
 	}

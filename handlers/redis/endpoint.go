@@ -8,7 +8,6 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -18,7 +17,7 @@ type endpoint struct {
 	username  string
 	password  handlers.Secret
 	database  int
-	tls       *tlsconf.Config // nil: without
+	tls       *handlers.TLS // nil: without
 }
 
 // endpoint returns the endpoint of c, and the mistakes in it, joined.
@@ -74,7 +73,7 @@ func (e *endpoint) readURL(c Config) error {
 	}
 	e.addresses = []string{hostport.WithPort(u.Host, defaultPort)}
 	if u.Scheme == "rediss" && e.tls == nil {
-		e.tls = &tlsconf.Config{}
+		e.tls = &handlers.TLS{}
 	}
 	if u.User != nil {
 		if c.Username != "" || !c.Password.IsZero() {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Preview returns the entry or message for e: the key, the fields of the

@@ -12,7 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -29,7 +29,7 @@ func TestEntry(t *testing.T) {
 			"id", "5", "type", "order.created", "aggregate_type", "order", "aggregate_id", "k5",
 			"time", "2026-11-21T10:00:00.123456Z", "tenant", "a", "traceparent", "00-1-2-03", "payload", `{"n": 5}`,
 		}},
-		"cloudevents_binary": {func(c *Config) { c.Format = message.CloudEventsBinary; c.PayloadField = "data" }, []string{
+		"cloudevents_binary": {func(c *Config) { c.Format = handlers.FormatCloudEventsBinary; c.PayloadField = "data" }, []string{
 			"specversion", "1.0", "id", "5", "source", "/notifyd", "type", "order.created", "subject", "k5",
 			"time", "2026-11-21T10:00:00.123456Z", "partitionkey", "k5", "aggregatetype", "order",
 			"traceparent", "00-1-2-03", "tenant", "a", "data", `{"n": 5}`,
@@ -62,7 +62,7 @@ func TestBytes(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)
 	cl := client(t, place.URL)
-	for format, name := range map[message.Format]string{message.Payload: "content_type", message.CloudEventsBinary: "datacontenttype"} {
+	for format, name := range map[handlers.Format]string{handlers.FormatPayload: "content_type", handlers.FormatCloudEventsBinary: "datacontenttype"} {
 		e := events(1, 2, 3)
 		for _, ev := range e {
 			ev.Headers["Content_Type"], ev.Headers["datacontenttype"], ev.Headers["content-type"] = "x", "x", "x"
@@ -79,7 +79,7 @@ func TestBytes(t *testing.T) {
 			t.Errorf("%s: %q", format, got)
 		}
 		for _, entry := range entries[1:] {
-			if _, has := entry.Values["content_type"]; has || format == message.CloudEventsBinary && entry.Values["datacontenttype"] != nil {
+			if _, has := entry.Values["content_type"]; has || format == handlers.FormatCloudEventsBinary && entry.Values["datacontenttype"] != nil {
 				t.Errorf("%s: JSON as %q", format, entry.Values)
 			}
 		}
@@ -89,7 +89,7 @@ func TestBytes(t *testing.T) {
 func TestStructured(t *testing.T) {
 	t.Parallel()
 	place := testenv.Redis(t)
-	deliverytest.Deliver(t, open(t, place.URL, to(place.Name), func(c *Config) { c.Format = message.CloudEventsStructured }), events(5))
+	deliverytest.Deliver(t, open(t, place.URL, to(place.Name), func(c *Config) { c.Format = handlers.FormatCloudEventsStructured }), events(5))
 	entries, err := client(t, place.URL).XRange(t.Context(), place.Name, "-", "+").Result()
 	if err != nil {
 		t.Fatal(err)

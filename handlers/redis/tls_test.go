@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -16,16 +16,16 @@ func TestTLS(t *testing.T) {
 	port := fmt.Sprint(testenv.FreePort(t))
 	s := testenv.OwnRedis(t, "--tls-port", port, "--tls-cert-file", own.Cert, "--tls-key-file", own.Key, "--tls-ca-cert-file", own.Cert)
 	url := "rediss://127.0.0.1:" + port
-	good := tlsconf.Config{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
+	good := handlers.TLS{CAFile: own.Cert, CertFile: own.Cert, KeyFile: own.Key}
 	for name, c := range map[string]struct {
-		change func(*tlsconf.Config)
+		change func(*handlers.TLS)
 		class  string
 		text   string
 	}{
-		"as it should be":   {func(*tlsconf.Config) {}, "delivered", ""},
-		"another authority": {func(c *tlsconf.Config) { c.CAFile = other.Cert }, "unavailable", "tls.ca_file"},
-		"another name":      {func(c *tlsconf.Config) { c.ServerName = "example.com" }, "unavailable", "tls.server_name"},
-		"no certificate":    {func(c *tlsconf.Config) { c.CertFile, c.KeyFile = "", "" }, "unavailable", ""},
+		"as it should be":   {func(*handlers.TLS) {}, "delivered", ""},
+		"another authority": {func(c *handlers.TLS) { c.CAFile = other.Cert }, "unavailable", "tls.ca_file"},
+		"another name":      {func(c *handlers.TLS) { c.ServerName = "example.com" }, "unavailable", "tls.server_name"},
+		"no certificate":    {func(c *handlers.TLS) { c.CertFile, c.KeyFile = "", "" }, "unavailable", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,9 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -15,7 +16,7 @@ import (
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplate(c)
-	return errors.Join(c.where(), err, c.Config.Validate(), c.form(), c.limits())
+	return errors.Join(c.where(), err, message.Validate(c.Message), c.form(), c.limits())
 }
 
 func (c Config) where() error {
@@ -61,8 +62,8 @@ func (c Config) form() error {
 		wrong("channel", "stream is set too: take one of them out")
 	}
 	if c.Channel != "" {
-		if c.Format == message.CloudEventsBinary {
-			wrong("format", "a channel's messages have no headers: use %s or %s", message.Payload, message.CloudEventsStructured)
+		if c.Format == handlers.FormatCloudEventsBinary {
+			wrong("format", "a channel's messages have no headers: use %s or %s", handlers.FormatPayload, handlers.FormatCloudEventsStructured)
 		}
 		for path, set := range map[string]bool{
 			"payload_field": c.PayloadField != "", "max_len": c.MaxLen != 0, "deduplicate": c.Deduplicate != 0, "wait_replicas": c.WaitReplicas != 0,

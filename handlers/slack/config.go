@@ -7,7 +7,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
 const (
@@ -64,7 +63,7 @@ type Config struct {
 	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"URL of the Web API: 'https://slack-gov.com/api/' for GovSlack, or a gateway of your own." kind:"URL"`
 	// TLS is for a gateway with a private certificate; nil trusts the system's
 	// authorities.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for a gateway or proxy with its own." unset:"the system's certificates"`
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for a gateway or proxy with its own." unset:"the system's certificates"`
 	// RequestTimeout bounds one request, connecting included. The default is 15s.
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting included."`
 }

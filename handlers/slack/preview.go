@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 
-	handlermessage "github.com/notifyd/notifyd/handlers/message"
-
 	"github.com/notifyd/notifyd/delivery"
+	handlermessage "github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Preview returns the message for e: channel, sender, text and blocks.

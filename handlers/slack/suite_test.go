@@ -7,7 +7,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 )
 
 // TestConformance runs both ways of posting through the suite.
@@ -27,7 +26,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t)
-			proxy := faultproxy.Start(t, s.host())
+			proxy := handlertest.StartProxy(t, s.host())
 			once := func(r reply) func(testing.TB) error {
 				return func(tb testing.TB) error {
 					tb.Helper()

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 

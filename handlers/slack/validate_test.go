@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -43,7 +42,7 @@ func TestValidate(t *testing.T) {
 			*c = Config{WebhookURL: handlers.NewSecret("https://example.com/" + hidden), Text: "x", APIURL: "https://example.com"}
 		}, "api_url", "has no effect"},
 		"timeout":           {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout", "positive"},
-		"key":               {func(c *Config) { c.TLS = &tlsconf.Config{KeyFile: "x"} }, "tls.cert_file", "missing"},
+		"key":               {func(c *Config) { c.TLS = &handlers.TLS{KeyFile: "x"} }, "tls.cert_file", "missing"},
 		"template":          {func(c *Config) { c.Text = "{{ .Paylod.x }}" }, "text", "there is no .Paylod"},
 		"constant blocks":   {func(c *Config) { c.Blocks = `[{"type":"divider"},{"type":"sectoin"}]` }, "blocks", `block 2: unknown type "sectoin"`},
 		"blocks of others":  {func(c *Config) { c.Blocks = `[{"type":"section","text":"x"}]` }, "blocks", "not a text object"},

@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/internal/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -30,15 +31,15 @@ type Config struct {
 	// a standard topic a group is for fair queues behind it, and the
 	// default is empty.
 	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Message group." kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
-	message.Config
-	awsconf.Access
+	handlers.Message
+	handlers.AWS
 }
 
 // WithDefaults returns a copy with every default filled in that needs no
 // environment.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
-	c.Access = c.Access.WithDefaults(awsapi.RegionOf(c.TopicARN))
+	c.Message = message.WithDefaults(c.Message)
+	c.AWS = awsconf.WithDefaults(c.AWS, awsapi.RegionOf(c.TopicARN))
 	return c
 }
 
@@ -49,7 +50,7 @@ var topicARN = regexp.MustCompile(`^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Z
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := awsapi.Template(tmpl.Key, "group_id", c.GroupID)
-	return errors.Join(c.topic(), c.Access.Validate(awsapi.RegionOf(c.TopicARN), "topic_arn"), c.Config.Validate(), err)
+	return errors.Join(c.topic(), awsconf.Validate(c.AWS, awsapi.RegionOf(c.TopicARN), "topic_arn"), message.Validate(c.Message), err)
 }
 
 func (c Config) topic() error {

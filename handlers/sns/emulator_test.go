@@ -12,7 +12,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
@@ -51,8 +50,8 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			endpoint := testenv.SQS(t)
 			arn, q := newTopic(t, endpoint, suffix)
-			proxy := faultproxy.Start(t, inOrder(t, endpoint))
-			cfg := Config{TopicARN: arn, Access: awstest.Access("http://" + proxy.Addr())}
+			proxy := handlertest.StartProxy(t, inOrder(t, endpoint))
+			cfg := Config{TopicARN: arn, AWS: awstest.Access("http://" + proxy.Addr())}
 			big := func(id int64) *delivery.Event { return awstest.Big(id, awsapi.MaxMessage) }
 			handlertest.Run(t, handlertest.Destination{
 				Open:     deliverytest.Opener(New, cfg),
@@ -86,7 +85,7 @@ func TestMessage(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.SQS(t)
 	arn, q := newTopic(t, endpoint, awsapi.FIFO)
-	h := deliverytest.Open(t, New, Config{TopicARN: arn, Access: awstest.Access(endpoint)})
+	h := deliverytest.Open(t, New, Config{TopicARN: arn, AWS: awstest.Access(endpoint)})
 	e := awstest.Event(42, `{"a":  1}`)
 	e.Headers = map[string]string{"traceparent": "00-1", "odd name": "x"}
 	for range 2 { // the second time it is a duplicate

@@ -44,13 +44,13 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	enc, err := awsapi.NewMessageEncoder("SNS", cfg.Config, cfg.GroupID, cfg.fifo())
+	enc, err := awsapi.NewMessageEncoder("SNS", cfg.Message, cfg.GroupID, cfg.fifo())
 	if err != nil {
 		return nil, err
 	}
 	conn, err := awsapi.Open(awsapi.Service{
 		Name: "sns", ID: awssns.ServiceID, Title: "SNS", Place: "topic", Settings: "topic_arn", Rights: "sns:Publish on the topic",
-	}, cfg.Access, o.BaseDir)
+	}, cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}

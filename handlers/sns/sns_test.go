@@ -60,7 +60,7 @@ func problem(status int, code, text string) awstest.Said {
 }
 
 func fakeConfig(f *awstest.Fake, suffix string) Config {
-	return Config{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders" + suffix, Access: awstest.Access(f.URL)}
+	return Config{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders" + suffix, AWS: awstest.Access(f.URL)}
 }
 
 // TestRefusedRequests: the whole request is refused.

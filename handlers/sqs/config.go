@@ -4,8 +4,9 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/awsconf"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // DefaultLane returns the recommended settings of a lane: one batch at a time keeps the
@@ -29,15 +30,15 @@ type Config struct {
 	// event's aggregate id, or the event's type if the event has no aggregate. On
 	// a standard queue a group is for fair queues, and the default is empty.
 	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Message group." kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
-	message.Config
+	handlers.Message
 
-	awsconf.Access
+	handlers.AWS
 }
 
 // WithDefaults returns a copy with every default filled in that needs no
 // environment.
 func (c Config) WithDefaults() Config {
-	c.Config = c.Config.WithDefaults()
-	c.Access = c.Access.WithDefaults(regionOf(c.QueueURL))
+	c.Message = message.WithDefaults(c.Message)
+	c.AWS = awsconf.WithDefaults(c.AWS, regionOf(c.QueueURL))
 	return c
 }

@@ -16,7 +16,7 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -54,35 +54,35 @@ func TestMessage(t *testing.T) {
 		return all
 	}
 	for name, c := range map[string]struct {
-		format message.Format
+		format handlers.Format
 		event  *delivery.Event
 		body   string
 		want   map[string]string
 		more   map[string]string
 	}{
 		"payload": {
-			message.Payload, e, `{"a":  1}`, with(map[string]string{"traceparent": "00-1", "b": "2", "tenant": "acme"}),
+			handlers.FormatPayload, e, `{"a":  1}`, with(map[string]string{"traceparent": "00-1", "b": "2", "tenant": "acme"}),
 			map[string]string{"empty": "", "odd name": "x\ufffe\x01"},
 		},
 		"many headers": {
-			message.Payload, many, `{}`, with(map[string]string{"notifyd-id": "43", "h0": "x", "h1": "x", "h2": "x", "h3": "x"}),
+			handlers.FormatPayload, many, `{}`, with(map[string]string{"notifyd-id": "43", "h0": "x", "h1": "x", "h2": "x", "h3": "x"}),
 			map[string]string{"h4": "x", "h5": "x", "h6": "x", "h7": "x", "h8": "x", "tenant": "acme"},
 		},
 		"binary": {
-			message.CloudEventsBinary, awstest.Event(42, `{}`), `{}`, map[string]string{
+			handlers.FormatCloudEventsBinary, awstest.Event(42, `{}`), `{}`, map[string]string{
 				"ce_specversion": "1.0", "ce_id": "42", "ce_source": "/notifyd", "ce_type": "order.created", "ce_subject": "A-7",
 				"ce_time": "2026-03-04T05:06:07Z", "ce_partitionkey": "A-7", "ce_aggregatetype": "order", "tenant": "acme",
 			}, nil,
 		},
 		"bytes": {
-			message.Payload, raw, "AP8=", with(map[string]string{"content-type": "avro/binary", "content-transfer-encoding": "base64", "h0": "x", "h1": "x"}),
+			handlers.FormatPayload, raw, "AP8=", with(map[string]string{"content-type": "avro/binary", "content-transfer-encoding": "base64", "h0": "x", "h1": "x"}),
 			map[string]string{"h2": "x", "h3": "x", "h4": "x", "h5": "x", "h6": "x", "h7": "x", "h8": "x", "tenant": "acme"},
 		},
 		"bytes called JSON": {
-			message.Payload, forged, `{}`, with(map[string]string{"content-type": "application/vnd.acme+json", "tenant": "acme"}), nil,
+			handlers.FormatPayload, forged, `{}`, with(map[string]string{"content-type": "application/vnd.acme+json", "tenant": "acme"}), nil,
 		},
 		"structured": {
-			message.CloudEventsStructured, awstest.Event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"}, nil,
+			handlers.FormatCloudEventsStructured, awstest.Event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"}, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

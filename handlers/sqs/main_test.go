@@ -23,7 +23,7 @@ const (
 )
 
 // config is a complete configuration but for the queue.
-func config(endpoint string) Config { return Config{Access: awstest.Access(endpoint)} }
+func config(endpoint string) Config { return Config{AWS: awstest.Access(endpoint)} }
 
 // sent is a request to the fake, as far as tests check it.
 type sent struct {

@@ -50,11 +50,11 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	enc, err := awsapi.NewMessageEncoder("SQS", cfg.Config, cfg.GroupID, cfg.fifo())
+	enc, err := awsapi.NewMessageEncoder("SQS", cfg.Message, cfg.GroupID, cfg.fifo())
 	if err != nil {
 		return nil, err
 	}
-	conn, err := awsapi.Open(service(), cfg.Access, o.BaseDir)
+	conn, err := awsapi.Open(service(), cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}

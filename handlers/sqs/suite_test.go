@@ -9,7 +9,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/awstest"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
@@ -24,7 +23,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			endpoint := testenv.SQS(t)
 			q := awstest.NewQueue(t, endpoint, suffix, map[string]string{"MaximumMessageSize": "100000"})
-			proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
+			proxy := handlertest.StartProxy(t, strings.TrimPrefix(endpoint, "http://"))
 			cfg := config("http://" + proxy.Addr())
 			cfg.Queue = q.Name
 			big := func(id int64) *delivery.Event {

@@ -7,8 +7,9 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
+	"github.com/notifyd/notifyd/handlers/internal/awsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -25,7 +26,7 @@ var (
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := awsapi.Template(tmpl.Key, "group_id", c.GroupID)
-	return errors.Join(c.place(), c.Access.Validate(regionOf(c.QueueURL), "queue_url"), c.Config.Validate(), err)
+	return errors.Join(c.place(), awsconf.Validate(c.AWS, regionOf(c.QueueURL), "queue_url"), message.Validate(c.Message), err)
 }
 
 // place checks the name and the location of the queue.

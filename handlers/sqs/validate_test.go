@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -45,8 +43,8 @@ func TestValidate(t *testing.T) {
 		"timeout":     {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout", "positive"},
 		"group":       {func(c *Config) { c.GroupID = "{{ .Paylod.x }}" }, "group_id", "there is no .Paylod"},
 		"format":      {func(c *Config) { c.Format = "xml" }, "format", "must be payload"},
-		"source":      {func(c *Config) { c.Config = message.Config{Source: "/x"} }, "cloudevents_source", "has no effect"},
-		"certificate": {func(c *Config) { c.TLS = &tlsconf.Config{CertFile: "x"} }, "tls.key_file", "missing"},
+		"source":      {func(c *Config) { c.Message = handlers.Message{Source: "/x"} }, "cloudevents_source", "has no effect"},
+		"certificate": {func(c *Config) { c.TLS = &handlers.TLS{CertFile: "x"} }, "tls.key_file", "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,7 +15,8 @@ import (
 	wm "github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // Handler publishes events. It implements [delivery.BatchHandler], [delivery.Previewer] and
@@ -54,7 +55,7 @@ func New(publisher wm.Publisher, topic func(*delivery.Event) string, options ...
 	if publisher == nil || topic == nil {
 		return nil, errors.New("watermill: there has to be a publisher, and a function that names the topic")
 	}
-	encoder, err := message.New(message.Config{}, message.Binding{})
+	encoder, err := message.New(handlers.Message{}, message.Binding{})
 	if err != nil {
 		return nil, fmt.Errorf("watermill: %w", err)
 	}

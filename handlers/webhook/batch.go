@@ -14,8 +14,8 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/jsonline"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -66,7 +66,7 @@ func (h *BatchHandler) Deliver(ctx context.Context, e *delivery.Event) error {
 //   - the errors of [Handler.Deliver]: the receiver has answered with such a status, to the request or in a 207 for the event.
 //   - [delivery.Unavailable]: a 207 has no status for the event, or cannot be read.
 //   - [delivery.Throttled], in addition: ctx's deadline leaves no time for another request, or an earlier event of the
-//     aggregate, in a [delivery.TotalOrder] of the batch, has failed and will be tried again.
+//     aggregate, in a [delivery.Call].TotalOrder of the batch, has failed and will be tried again.
 //
 // A status that one event may have caused, such as 400, 413, or 500 without Retry-After, is not the answer for a batch: the
 // handler sends each half again, until the event at fault is alone. It stops when five events in a row were refused alone for
@@ -82,7 +82,7 @@ func (h *BatchHandler) DeliverBatch(ctx context.Context, events []*delivery.Even
 	defer h.end()
 	b := &batch{
 		h: h, events: events, entries: make([]entry, len(events)), errs: make([]error, len(events)),
-		failed: make(map[aggregate]bool), total: delivery.TotalOrder(ctx),
+		failed: make(map[aggregate]bool), total: delivery.CallOf(ctx).TotalOrder,
 	}
 	for i, e := range events {
 		var err error
@@ -136,7 +136,7 @@ func (h *BatchHandler) entry(e *delivery.Event) (made entry, err error) {
 		return entry{}, err
 	}
 	var line bytes.Buffer
-	if h.cfg.Format == message.Payload {
+	if h.cfg.Format == handlers.FormatPayload {
 		if err := jsonline.AppendEvent(&line, e); err != nil {
 			return entry{}, err
 		}

@@ -19,10 +19,8 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -155,20 +153,20 @@ func TestBatchSuite(t *testing.T) {
 			}
 			return one
 		}))
-		proxy := faultproxy.Start(t, r.addr)
+		proxy := handlertest.StartProxy(t, r.addr)
 		runBatchSuite(t, r, proxy, Config{
-			URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: tlsconf.Config{CAFile: ca}, BatchFormat: BatchCloudEvents,
+			URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: handlers.TLS{CAFile: ca}, BatchFormat: BatchCloudEvents,
 		}, true, "HTTP/2.0")
 	})
 	t.Run("NDJSON, all or nothing, HTTP/1.1", func(t *testing.T) {
 		t.Parallel()
 		r := startReceiver(t, wholeAnswer(func(e arrivedEvent) int { return statusOfKind(e.kind()) }))
-		proxy := faultproxy.Start(t, r.addr)
+		proxy := handlertest.StartProxy(t, r.addr)
 		runBatchSuite(t, r, proxy, Config{URL: "http://" + proxy.Addr() + "/hook?key=" + suiteQuery, BatchFormat: BatchNDJSON}, false, "HTTP/1.1")
 	})
 }
 
-func runBatchSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, each bool, proto string) {
+func runBatchSuite(t *testing.T, r *receiver, proxy *handlertest.Proxy, cfg Config, each bool, proto string) {
 	t.Helper()
 	cfg.BearerToken, cfg.SigningSecrets = secretOf(suiteToken), secrets(suiteSecret)
 	kind := func(kind string) func(testing.TB) error {
@@ -215,21 +213,21 @@ func TestBatchForms(t *testing.T) {
 		return fmt.Sprintf(`{"event_id":%d,"dedupe_id":"%d","event_type":"order.created","aggregate_type":"order","aggregate_id":"A-7",`+
 			`"created_at":"2026-03-04T05:06:07Z","destination":"hook","headers":{"tenant":"acme"},"payload":%s}`, id, id, data)
 	}
-	shop := message.Config{Source: "/shop"}
-	structured := message.Config{Source: "/shop", Format: message.CloudEventsStructured}
+	shop := handlers.Message{Source: "/shop"}
+	structured := handlers.Message{Source: "/shop", Format: handlers.FormatCloudEventsStructured}
 	for name, c := range map[string]struct {
 		cfg        Config
 		kind, body string
 	}{
 		"CloudEvents": {
-			Config{BatchFormat: BatchCloudEvents, Config: shop},
+			Config{BatchFormat: BatchCloudEvents, Message: shop},
 			"application/cloudevents-batch+json",
 			"[" + cloudEvent(1, "{\n  \"n\": 1.50}") + "," + cloudEvent(2, "null") + "]",
 		},
 		"lines":                {Config{BatchFormat: BatchNDJSON}, "application/x-ndjson", line(1, `{"n":1.50}`) + "\n" + line(2, "null") + "\n"},
-		"lines of CloudEvents": {Config{BatchFormat: BatchNDJSON, Config: structured}, "application/x-ndjson", cloudEvent(1, `{"n":1.50}`) + "\n" + cloudEvent(2, "null") + "\n"},
+		"lines of CloudEvents": {Config{BatchFormat: BatchNDJSON, Message: structured}, "application/x-ndjson", cloudEvent(1, `{"n":1.50}`) + "\n" + cloudEvent(2, "null") + "\n"},
 		"lines of a template": {
-			Config{BatchFormat: BatchNDJSON, Config: message.Config{Body: `{"id": {{ json .Event.DedupeID }},` + "\n" + ` "data": {{ json .Payload }}}`}},
+			Config{BatchFormat: BatchNDJSON, Message: handlers.Message{Body: `{"id": {{ json .Event.DedupeID }},` + "\n" + ` "data": {{ json .Payload }}}`}},
 			"application/x-ndjson", `{"id":"1","data":{"n":1.50}}` + "\n" + `{"id":"2","data":null}` + "\n",
 		},
 	} {
@@ -497,7 +495,7 @@ func TestResultsOfTotalOrder(t *testing.T) {
 		return result{Status: map[string]int{"2": 500}[e.id()] + map[bool]int{true: 200}[e.id() != "2"], RetryAfter: 3}
 	}))
 	h := deliverytest.Open(t, NewBatch, Config{URL: r.url(), BatchFormat: BatchNDJSON, BatchBytes: 1000})
-	errs := h.DeliverBatch(delivery.WithTotalOrder(t.Context()), deliverytest.Spread("hook", deliverytest.UpTo(8)...))
+	errs := h.DeliverBatch(delivery.WithCall(t.Context(), delivery.Call{TotalOrder: true}), deliverytest.Spread("hook", deliverytest.UpTo(8)...))
 	deliverytest.WantClasses(t, errs, "delivered unclear-retry "+deliverytest.Times("throttled", 6))
 	if wait, ok := delivery.RetryDelay(errs[1]); !ok || wait != 3*time.Second {
 		t.Errorf("a pause of %v, want 3s", wait)
@@ -645,12 +643,12 @@ func TestBatchSettings(t *testing.T) {
 	}{
 		{func(*Config) {}, ""},
 		{func(c *Config) { c.BatchFormat = BatchNDJSON }, ""},
-		{func(c *Config) { c.Format, c.Source = message.CloudEventsStructured, "/shop" }, ""},
+		{func(c *Config) { c.Format, c.Source = handlers.FormatCloudEventsStructured, "/shop" }, ""},
 		{func(c *Config) { c.Source = "/shop" }, ""},
 		{func(c *Config) {
-			c.BatchFormat, c.Format, c.Source = BatchNDJSON, message.CloudEventsStructured, "/shop"
+			c.BatchFormat, c.Format, c.Source = BatchNDJSON, handlers.FormatCloudEventsStructured, "/shop"
 		}, ""},
-		{func(c *Config) { c.BatchFormat, c.Format = BatchNDJSON, message.Payload }, ""},
+		{func(c *Config) { c.BatchFormat, c.Format = BatchNDJSON, handlers.FormatPayload }, ""},
 		{func(c *Config) { c.BatchFormat, c.Body, c.ContentType = BatchNDJSON, `{}`, "application/vnd.shop+json" }, ""},
 		{func(c *Config) { c.BatchBytes = 1000 }, ""},
 		{func(c *Config) { c.URL = "https://example.com/{{ .Event.Type }}" }, ""},
@@ -658,8 +656,8 @@ func TestBatchSettings(t *testing.T) {
 		{func(c *Config) { c.BatchBytes = 999 }, "batch_bytes: must be 1000 to 100000000, not 999"},
 		{func(c *Config) { c.BatchFormat, c.BatchBytes = "", 1000 }, "batch_bytes: has no effect without batch_format: take it out, or set batch_format"},
 		{func(c *Config) { c.URL, c.DynamicHost, c.ProxyURL = "{{ .Payload.url }}", true, none }, "dynamic_host: goes with no batch_format: the events of a batch would wait for the hosts of the others"},
-		{func(c *Config) { c.Format = message.Payload }, "format: goes with a request per event only: take it out, or batch_format"},
-		{func(c *Config) { c.BatchFormat, c.Format = BatchNDJSON, message.CloudEventsBinary }, "format: goes with a request per event only: take it out, or batch_format"},
+		{func(c *Config) { c.Format = handlers.FormatPayload }, "format: goes with a request per event only: take it out, or batch_format"},
+		{func(c *Config) { c.BatchFormat, c.Format = BatchNDJSON, handlers.FormatCloudEventsBinary }, "format: goes with a request per event only: take it out, or batch_format"},
 		{func(c *Config) { c.Body = `{}` }, "body: goes with batch_format: ndjson only: a batch of CloudEvents holds no other bodies"},
 		{func(c *Config) { c.BatchFormat, c.Body, c.ContentType = BatchNDJSON, `x`, "text/plain" }, "content_type: must be JSON with batch_format: ndjson: take it out"},
 	} {

@@ -7,8 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 // The values of [Config.Addresses].
@@ -25,7 +24,7 @@ const (
 	// binding of CloudEvents 1.0.2.
 	BatchCloudEvents BatchFormat = "cloudevents"
 	// BatchNDJSON is a line of JSON per event, application/x-ndjson. The line is the event with its payload, as in the
-	// files of package handlers/file; with [message.CloudEventsStructured] a CloudEvent; with a Body that body.
+	// files of package handlers/file; with [handlers.FormatCloudEventsStructured] a CloudEvent; with a Body that body.
 	BatchNDJSON BatchFormat = "ndjson"
 )
 
@@ -67,7 +66,7 @@ type Config struct {
 	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"Method of the request."`
 
 	// Config is the body.
-	message.Config
+	handlers.Message
 
 	// BatchFormat puts the events that wait into one request: see [NewBatch]. It goes with no DynamicHost. Empty, the
 	// default, is a request per event.
@@ -96,7 +95,7 @@ type Config struct {
 	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as 'Authorization: Basic'; with 'password', or neither."`
 	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as 'Authorization: Basic'."`
 	// TLS names the authorities to trust and the certificate to present.
-	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present." unset:"the system's certificates"`
+	TLS handlers.TLS `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present." unset:"the system's certificates"`
 
 	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
 	// default comes from the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
@@ -137,7 +136,7 @@ func (c Config) WithDefaults() Config {
 	if c.BatchFormat != "" {
 		c.BatchBytes = cmp.Or(c.BatchBytes, defaultBatchBytes)
 	}
-	c.Config = c.message().WithDefaults()
+	c.Message = message.WithDefaults(c.message())
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
@@ -153,10 +152,10 @@ func (c Config) WithDefaults() Config {
 }
 
 // message returns the form of the events, which the format of a batch may decide.
-func (c Config) message() message.Config {
-	m := c.Config
+func (c Config) message() handlers.Message {
+	m := c.Message
 	if c.BatchFormat == BatchCloudEvents && m.Body == "" {
-		m.Format = cmp.Or(m.Format, message.CloudEventsStructured)
+		m.Format = cmp.Or(m.Format, handlers.FormatCloudEventsStructured)
 	}
 	return m
 }

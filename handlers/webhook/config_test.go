@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -84,7 +82,7 @@ var mistakes = map[string]func(*Config){
 	`method: unknown word "GET": use POST, PUT`:   func(c *Config) { c.Method = "GET" },
 	`addresses: unknown word "all": use any`:      func(c *Config) { c.Addresses = "all" },
 	"format: must be payload":                     func(c *Config) { c.Format = "json" },
-	"format: body is set too":                     func(c *Config) { c.Body, c.Format = "x", message.CloudEventsBinary },
+	"format: body is set too":                     func(c *Config) { c.Body, c.Format = "x", handlers.FormatCloudEventsBinary },
 	"cloudevents_source: has no effect":           func(c *Config) { c.Source = "/x" },
 	"content_type: works with body only":          func(c *Config) { c.ContentType = "text/plain" },
 	"content_type: must be a media type":          func(c *Config) { c.Body, c.ContentType = "x", "text plain\r\n" },
@@ -129,7 +127,7 @@ var mistakes = map[string]func(*Config){
 		c.URL, c.DynamicHost, c.Username, c.Password = "{{ .Payload.u }}", true, "u", handlers.NewSecret(marker)
 	},
 	"tls.cert_file: would be sent": func(c *Config) {
-		c.URL, c.DynamicHost, c.TLS = "{{ .Payload.u }}", true, tlsconf.Config{CertFile: "c", KeyFile: "k"}
+		c.URL, c.DynamicHost, c.TLS = "{{ .Payload.u }}", true, handlers.TLS{CertFile: "c", KeyFile: "k"}
 	},
 	"tls.key_file: missing":           func(c *Config) { c.TLS.CertFile = "x" },
 	"tls.ca_file: cannot be read":     func(c *Config) { c.TLS.CAFile = "/nowhere/ca.pem" },
@@ -173,7 +171,7 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 
 func TestAllMistakesAtOnce(t *testing.T) {
 	t.Parallel()
-	c := Config{Method: "GET", Headers: map[string]string{"Host": "x"}, HostRateLimit: -1, SigningSecrets: secrets("x"), TLS: tlsconf.Config{CertFile: "x"}}
+	c := Config{Method: "GET", Headers: map[string]string{"Host": "x"}, HostRateLimit: -1, SigningSecrets: secrets("x"), TLS: handlers.TLS{CertFile: "x"}}
 	var paths []string
 	for _, err := range field.Split(c.Validate()) {
 		paths = append(paths, field.Path(err))

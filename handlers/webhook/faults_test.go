@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -246,7 +246,7 @@ func TestFaultsOfTheWay(t *testing.T) {
 		"refused":           {Config{URL: "http://" + closed + query}, "connecting: dial tcp " + closed + ": connect: connection refused"},
 		"no such name":      {Config{URL: "http://nobody.invalid" + query, ProxyURL: none, ConnectTimeout: patience}, "connecting: dial tcp: lookup nobody.invalid"},
 		"unknown authority": {Config{URL: secure.url() + query}, "name the authority's certificate with tls.ca_file"},
-		"wrong name":        {Config{URL: secure.url() + query, TLS: tlsconf.Config{CAFile: ca, ServerName: "shop.invalid"}}, "check tls.server_name"},
+		"wrong name":        {Config{URL: secure.url() + query, TLS: handlers.TLS{CAFile: ca, ServerName: "shop.invalid"}}, "check tls.server_name"},
 		"TLS to a plain port": {
 			Config{URL: strings.Replace(plain.url(), "http:", "https:", 1) + query}, "is it http:// and not https://?",
 		},
@@ -424,7 +424,7 @@ func TestManyAtOnce(t *testing.T) {
 		cfg Config
 	}{
 		"HTTP/1.1": {plain, Config{URL: plain.url()}},
-		"HTTP/2":   {secure, Config{URL: secure.url(), TLS: tlsconf.Config{CAFile: ca}, ConnectTimeout: patience, TLSTimeout: patience}}, // a hundred handshakes
+		"HTTP/2":   {secure, Config{URL: secure.url(), TLS: handlers.TLS{CAFile: ca}, ConnectTimeout: patience, TLSTimeout: patience}}, // a hundred handshakes
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

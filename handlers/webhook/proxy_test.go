@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -80,7 +80,7 @@ func TestProxy(t *testing.T) {
 	addr, asked := startProxy(t, secure.addr, "marker-token")
 	through := func(user, url string, dynamic bool) error {
 		t.Helper()
-		cfg := Config{URL: url, ProxyURL: secretOf("http://" + user + addr), TLS: tlsconf.Config{CAFile: ca}}
+		cfg := Config{URL: url, ProxyURL: secretOf("http://" + user + addr), TLS: handlers.TLS{CAFile: ca}}
 		if dynamic {
 			cfg.URL, cfg.DynamicHost, cfg.Addresses = `{{ print "`+url+`" }}`, true, AddressesAny
 		}
@@ -182,7 +182,7 @@ func TestClientCertificate(t *testing.T) {
 	server.Config.ErrorLog = testenv.Quiet()
 	server.StartTLS()
 	defer server.Close()
-	security := tlsconf.Config{CAFile: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}
+	security := handlers.TLS{CAFile: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}
 	checkVerdict(t, deliver(t, Config{URL: server.URL, TLS: security}, event(ada)), "unavailable", "certificate required")
 	security.CertFile, security.KeyFile = write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", keyDER)
 	if err := deliver(t, Config{URL: server.URL, TLS: security}, event(ada)); err != nil {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -45,21 +44,21 @@ func TestForms(t *testing.T) {
 			},
 		},
 		"CloudEvents, binary": {
-			cfg: Config{Config: message.Config{Format: message.CloudEventsBinary, Source: "/shop"}}, payload: ada, body: ada,
+			cfg: Config{Message: handlers.Message{Format: handlers.FormatCloudEventsBinary, Source: "/shop"}}, payload: ada, body: ada,
 			headers: map[string]string{
 				"Content-Type": "application/json", "Ce-Specversion": "1.0", "Ce-Id": "42", "Ce-Source": "/shop", "Ce-Type": "order.created",
 				"Ce-Subject": "A-7", "Ce-Time": "2026-03-04T05:06:07Z", "Notifyd-Id": "",
 			},
 		},
 		"CloudEvents, structured": {
-			cfg: Config{Config: message.Config{Format: message.CloudEventsStructured}}, payload: compact,
+			cfg: Config{Message: handlers.Message{Format: handlers.FormatCloudEventsStructured}}, payload: compact,
 			body: `{"specversion":"1.0","id":"42","source":"/notifyd","type":"order.created","datacontenttype":"application/json",` +
 				`"subject":"A-7","time":"2026-03-04T05:06:07Z","partitionkey":"A-7","aggregatetype":"order","traceparent":"00-4bf9-00f0-01","data":` + compact + `}`,
 			headers: map[string]string{"Content-Type": "application/cloudevents+json"},
 		},
 		"template": {
 			cfg: Config{
-				Method: "PUT", Config: message.Config{Body: `{"who":{{ json .Payload.name }}}`}, BearerToken: handlers.NewSecret("t0ken"), IDPrefix: "shop_1",
+				Method: "PUT", Message: handlers.Message{Body: `{"who":{{ json .Payload.name }}}`}, BearerToken: handlers.NewSecret("t0ken"), IDPrefix: "shop_1",
 				Headers: map[string]string{"X-Tenant": " {{ .Headers.tenant }} ", "X-None": "{{ get .Payload `absent` | default `` }}", "User-Agent": "shop/1.0"},
 			},
 			payload: ada, body: `{"who":"Ada \"A\""}`,
@@ -70,7 +69,7 @@ func TestForms(t *testing.T) {
 		},
 		"text": {
 			cfg: Config{
-				Method: "PATCH", Config: message.Config{Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8"}, Username: "me", Password: handlers.NewSecret("p:w ü"),
+				Method: "PATCH", Message: handlers.Message{Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8"}, Username: "me", Password: handlers.NewSecret("p:w ü"),
 			},
 			payload: ada, body: `Dear Ada "A"`,
 			headers: map[string]string{
@@ -157,7 +156,7 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
 		},
 		`webhook: the output of template "body" is not JSON: write values as {{ json .Payload.name }}, or set content_type`: {
-			cfg: Config{Config: message.Config{Body: `{"name":{{ .Payload.name }}}`}}, payload: ada,
+			cfg: Config{Message: handlers.Message{Body: `{"name":{{ .Payload.name }}}`}}, payload: ada,
 		},
 		`webhook: template "url": a segment of the path is empty or dots, which leads to another path`: {
 			cfg: Config{URL: r.url() + "/orders/{{ .Payload.id }}/x"}, payload: `{"id":"a/../../admin"}`,

@@ -9,8 +9,6 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
@@ -50,18 +48,18 @@ func TestSuite(t *testing.T) {
 	t.Run("HTTP/1.1", func(t *testing.T) {
 		t.Parallel()
 		r := startReceiver(t, suiteAnswer)
-		proxy := faultproxy.Start(t, r.addr)
+		proxy := handlertest.StartProxy(t, r.addr)
 		runSuite(t, r, proxy, Config{URL: "http://" + proxy.Addr() + "/hook?key=" + suiteQuery}, "HTTP/1.1")
 	})
 	t.Run("HTTP/2", func(t *testing.T) {
 		t.Parallel()
 		r, ca := startTLSReceiver(t, suiteAnswer)
-		proxy := faultproxy.Start(t, r.addr)
-		runSuite(t, r, proxy, Config{URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: tlsconf.Config{CAFile: ca}}, "HTTP/2.0")
+		proxy := handlertest.StartProxy(t, r.addr)
+		runSuite(t, r, proxy, Config{URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: handlers.TLS{CAFile: ca}}, "HTTP/2.0")
 	})
 }
 
-func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, proto string) {
+func runSuite(t *testing.T, r *receiver, proxy *handlertest.Proxy, cfg Config, proto string) {
 	t.Helper()
 	cfg.BearerToken = handlers.NewSecret(suiteToken)
 	cfg.SigningSecrets = []handlers.Secret{handlers.NewSecret(suiteSecret)}

@@ -12,9 +12,10 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -24,7 +25,7 @@ func (c Config) Validate() error {
 	_, err := parseTarget(c.URL, c.DynamicHost)
 	_, content := c.headerTemplates()
 	_, secrets := parseSecrets(c.SigningSecrets)
-	return errors.Join(err, c.words(), content, c.content(), c.message().Validate(), c.batch(), secrets, c.credentials(),
+	return errors.Join(err, c.words(), content, c.content(), message.Validate(c.message()), c.batch(), secrets, c.credentials(),
 		tlsconf.Check(&c.TLS), c.network(), c.limits())
 }
 
@@ -91,8 +92,8 @@ func (c Config) batch() error {
 	switch {
 	case c.BatchFormat == BatchCloudEvents && c.Body != "":
 		errs = append(errs, field.Errorf("body", "goes with batch_format: %s only: a batch of CloudEvents holds no other bodies", BatchNDJSON))
-	case c.BatchFormat == BatchCloudEvents && c.Format != "" && c.Format != message.CloudEventsStructured,
-		c.Format == message.CloudEventsBinary:
+	case c.BatchFormat == BatchCloudEvents && c.Format != "" && c.Format != handlers.FormatCloudEventsStructured,
+		c.Format == handlers.FormatCloudEventsBinary:
 		errs = append(errs, field.Errorf("format", "goes with a request per event only: take it out, or batch_format"))
 	}
 	return errors.Join(errs...)

@@ -20,9 +20,9 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/message"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -85,7 +85,7 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	h.target, errs[0] = parseTarget(cfg.URL, cfg.DynamicHost)
 	h.headers, errs[1] = cfg.headerTemplates()
 	h.signers, errs[2] = parseSecrets(cfg.SigningSecrets)
-	h.encoder, errs[3] = message.New(cfg.Config, message.HTTP())
+	h.encoder, errs[3] = message.New(cfg.Message, message.HTTP())
 	transport, err := newTransport(cfg, security, h.network)
 	errs[4] = err
 	if err := errors.Join(errs[:]...); err != nil {

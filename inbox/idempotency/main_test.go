@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/storetest"
+	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 

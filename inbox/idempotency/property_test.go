@@ -17,7 +17,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -37,10 +36,10 @@ func postgres(tb testing.TB) place {
 		return testdb.Pool(tb, url, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["application_name"] = name })
 	}
 	victims, killer := open("victim"), open("killer")
-	if err := pgstore.Create(tb.Context(), killer, ""); err != nil {
+	if err := idempotency.CreatePostgres(tb.Context(), killer, ""); err != nil {
 		tb.Fatal(err)
 	}
-	s, err := pgstore.New(victims, "")
+	s, err := idempotency.NewPostgres(victims, "")
 	if err != nil {
 		tb.Fatal(err)
 	}

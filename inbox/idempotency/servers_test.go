@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/pgstore"
 	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
@@ -27,10 +26,10 @@ func ownPostgres(tb testing.TB) server {
 	tb.Helper()
 	s := testenv.OwnPostgres(tb, nil)
 	pool := testdb.Pool(tb, s.URL("postgres"))
-	if err := pgstore.Create(tb.Context(), pool, ""); err != nil {
+	if err := idempotency.CreatePostgres(tb.Context(), pool, ""); err != nil {
 		tb.Fatal(err)
 	}
-	store, err := pgstore.New(pool, "")
+	store, err := idempotency.NewPostgres(pool, "")
 	if err != nil {
 		tb.Fatal(err)
 	}

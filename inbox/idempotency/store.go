@@ -79,7 +79,6 @@ var (
 // Calls are repeated when their answer is lost, so they must be idempotent: Begin
 // with the token that holds the key is Taken again, with a new lease, Finish with
 // the token of the answer stores it again, and Release of a free key is not an error.
-// Package storetest tests these rules.
 type Store interface {
 	// Begin takes the key of the claim for the duration of lease if it is free, and
 	// otherwise returns its state. A key whose lease or answer has expired is free.

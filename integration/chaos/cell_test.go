@@ -125,7 +125,7 @@ func (c *cell) migrate() {
 		c.t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := outboxsql.Migrate(c.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep); err != nil {
+	if _, err := outboxsql.Migrate(c.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.MigrateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	if err := outboxsql.SetMode(c.ctx, conn.Conn(), outboxsql.DefaultSchema, c.mode, outboxsql.ModeOptions{}); err != nil {

@@ -65,7 +65,7 @@ func create(t *testing.T, s *pgserver.Server, name string, mode outboxsql.Mode) 
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is lost
-	if _, err := outboxsql.MigrateWith(t.Context(), conn, "public", outboxsql.MigrateOptions{Mode: mode}); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.MigrateOptions{Mode: mode}); err != nil {
 		t.Fatal(err)
 	}
 	return s.URL(name)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routing"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -67,7 +67,7 @@ type routes map[string][]string
 // to returns the destinations of an event type.
 func (r routes) to(eventType string) []string {
 	patterns := slices.Sorted(maps.Keys(r))
-	if at := delivery.BestPattern(patterns, eventType); at >= 0 {
+	if at := routing.Best(patterns, eventType); at >= 0 {
 		return r[patterns[at]]
 	}
 	return nil

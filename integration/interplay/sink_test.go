@@ -212,7 +212,7 @@ func (b batchHandler) DeliverBatch(ctx context.Context, events []*delivery.Event
 
 // lineOf returns which events of a call have to keep their order.
 func lineOf(ctx context.Context, e *delivery.Event) string {
-	if delivery.TotalOrder(ctx) {
+	if delivery.CallOf(ctx).TotalOrder {
 		return "*"
 	}
 	return e.AggregateID
@@ -250,7 +250,7 @@ type link struct {
 func (c *client) link(ctx context.Context) *link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	part := delivery.Shard(ctx)
+	part := delivery.CallOf(ctx).Shard
 	if c.links == nil {
 		c.links = make(map[int]*link)
 	}

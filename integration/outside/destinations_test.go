@@ -16,14 +16,11 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/handlers/eventbridge"
 	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/kinesis"
-	"github.com/notifyd/notifyd/handlers/log"
-	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/handlers/pubsub"
@@ -32,7 +29,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/slack"
 	"github.com/notifyd/notifyd/handlers/sns"
 	"github.com/notifyd/notifyd/handlers/sqs"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -48,8 +44,8 @@ func secret(text string) handlers.Secret { return handlers.NewSecret(text) }
 // seed is the seed of an unused key.
 const seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 
-func aws() awsconf.Access {
-	return awsconf.Access{
+func aws() handlers.AWS {
+	return handlers.AWS{
 		Region: "eu-central-1", Endpoint: "http://127.0.0.1:1", AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: secret(hidden), SessionToken: secret(hidden),
 	}
 }
@@ -86,11 +82,11 @@ func destinations(t *testing.T, url string) map[string]destination {
 	incoming := slack.Config{WebhookURL: secret("https://127.0.0.1:1/services/" + hidden), Text: "Order"}
 	all["slack of a webhook"] = made[*slack.Handler](incoming, slack.DefaultLane())(slack.New(incoming))
 	topic := kafka.Config{
-		Brokers: []string{"127.0.0.1:1"}, Topic: "orders", TLS: &tlsconf.Config{}, SASL: &kafka.SASL{Mechanism: kafka.SASLPlain, Username: "shop", Password: secret(hidden)},
+		Brokers: []string{"127.0.0.1:1"}, Topic: "orders", TLS: &handlers.TLS{}, SASL: &kafka.SASL{Mechanism: kafka.SASLPlain, Username: "shop", Password: secret(hidden)},
 		SchemaRegistry: &kafka.SchemaRegistry{URL: "https://127.0.0.1:1", Username: "shop", Password: secret(hidden)},
 	}
 	all["kafka"] = made[*kafka.Handler](topic, kafka.DefaultLane())(kafka.New(topic))
-	bearer := kafka.Config{Brokers: []string{"127.0.0.1:1"}, Topic: "orders", TLS: &tlsconf.Config{}, SASL: &kafka.SASL{Mechanism: kafka.SASLOAuthBearer, Token: secret(hidden)}}
+	bearer := kafka.Config{Brokers: []string{"127.0.0.1:1"}, Topic: "orders", TLS: &handlers.TLS{}, SASL: &kafka.SASL{Mechanism: kafka.SASLOAuthBearer, Token: secret(hidden)}}
 	all["kafka with a token"] = made[*kafka.Handler](bearer, kafka.DefaultLane())(kafka.New(bearer))
 	exchange := rabbitmq.Config{Host: "127.0.0.1", Port: 1, Username: "shop", Password: secret(hidden), Exchange: "orders", RoutingKey: "{{ .Event.Type }}"}
 	all["rabbitmq"] = made[*rabbitmq.Handler](exchange, rabbitmq.DefaultLane())(rabbitmq.New(exchange))
@@ -108,17 +104,17 @@ func destinations(t *testing.T, url string) map[string]destination {
 		Addresses: []string{"127.0.0.1:1"}, SentinelMaster: "main", SentinelPassword: secret(hidden), Password: secret(hidden), AllowUnencrypted: true, Stream: "orders",
 	}
 	all["redis of sentinels"] = made[*redis.Handler](sentinels, redis.DefaultLane())(redis.New(sentinels))
-	messages := sqs.Config{QueueURL: "http://127.0.0.1:1/1/orders", Access: aws()}
+	messages := sqs.Config{QueueURL: "http://127.0.0.1:1/1/orders", AWS: aws()}
 	all["sqs"] = made[*sqs.Handler](messages, sqs.DefaultLane())(sqs.New(messages))
 	role := aws()
 	role.AssumeRoleARN, role.ExternalID = "arn:aws:iam::123456789012:role/shop", secret(hidden)
-	notes := sns.Config{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders", Access: role}
+	notes := sns.Config{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders", AWS: role}
 	all["sns"] = made[*sns.Handler](notes, sns.DefaultLane())(sns.New(notes))
-	records := kinesis.Config{Stream: "orders", Access: aws()}
+	records := kinesis.Config{Stream: "orders", AWS: aws()}
 	all["kinesis"] = made[*kinesis.Handler](records, kinesis.DefaultLane())(kinesis.New(records))
-	bus := eventbridge.Config{EventBus: "orders", Access: aws()}
+	bus := eventbridge.Config{EventBus: "orders", AWS: aws()}
 	all["eventbridge"] = made[*eventbridge.Handler](bus, eventbridge.DefaultLane())(eventbridge.New(bus))
-	pub := pubsub.Config{Project: "shop-project", Topic: "orders", Endpoint: "http://127.0.0.1:1", Config: message.Config{Format: message.CloudEventsBinary}}
+	pub := pubsub.Config{Project: "shop-project", Topic: "orders", Endpoint: "http://127.0.0.1:1", Message: handlers.Message{Format: handlers.FormatCloudEventsBinary}}
 	all["pubsub"] = made[*pubsub.Handler](pub, pubsub.DefaultLane())(pubsub.New(pub))
 	rows := postgres.Config{URL: secret("postgres://shop:" + hidden + "@127.0.0.1:1/shop"), Source: "shop"}
 	all["postgres"] = made[*postgres.Handler](rows, postgres.DefaultLane())(postgres.New(rows))
@@ -130,8 +126,8 @@ func destinations(t *testing.T, url string) map[string]destination {
 	all["webhook with a password"] = made[*webhook.Handler](basic, webhook.DefaultLane())(webhook.New(basic, handlers.WithBaseDir(t.TempDir())))
 	archive := file.Config{Path: filepath.Join(t.TempDir(), "missing", "orders.jsonl")}
 	all["file"] = made[*file.Handler](archive, file.DefaultLane())(file.New(archive))
-	lines := log.Config{}
-	all["log"] = made[*log.Handler](lines, delivery.Lane{})(log.New(lines, log.WithWriter(io.Discard)))
+	lines := file.LogConfig{}
+	all["log"] = made[*file.Log](lines, delivery.Lane{})(file.NewLog(lines, file.WithWriter(io.Discard)))
 	return all
 }
 
@@ -229,7 +225,7 @@ func TestSecretsArrive(t *testing.T) {
 	}
 
 	var out bytes.Buffer
-	lines, err := log.New(log.Config{}, log.WithWriter(&out))
+	lines, err := file.NewLog(file.LogConfig{}, file.WithWriter(&out))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +254,7 @@ func TestUnavailable(t *testing.T) {
 // TestFieldErrors: every mistake in a Config is a *handlers.FieldError.
 func TestFieldErrors(t *testing.T) {
 	t.Parallel()
-	missing := tlsconf.Config{CAFile: "none.pem"}
+	missing := handlers.TLS{CAFile: "none.pem"}
 	for name, c := range map[string]struct {
 		err   error
 		paths []string
@@ -270,7 +266,7 @@ func TestFieldErrors(t *testing.T) {
 		"rabbitmq":      {second(rabbitmq.New(rabbitmq.Config{URL: secret("http://" + hidden)})), []string{"url"}},
 		"nats":          {second(nats.New(nats.Config{NKeySeed: secret(hidden)})), []string{"servers", "nkey_seed"}},
 		"redis":         {second(redis.New(redis.Config{URL: secret("http://" + hidden)})), []string{"url"}},
-		"sqs":           {second(sqs.New(sqs.Config{Access: awsconf.Access{SecretAccessKey: secret(hidden)}})), []string{"queue", "access_key_id"}},
+		"sqs":           {second(sqs.New(sqs.Config{AWS: handlers.AWS{SecretAccessKey: secret(hidden)}})), []string{"queue", "access_key_id"}},
 		"sns":           {second(sns.New(sns.Config{})), []string{"topic_arn"}},
 		"kinesis":       {second(kinesis.New(kinesis.Config{})), []string{"stream"}},
 		"eventbridge":   {second(eventbridge.New(eventbridge.Config{Source: "aws.shop"})), []string{"source"}},
@@ -278,8 +274,8 @@ func TestFieldErrors(t *testing.T) {
 		"postgres":      {second(postgres.New(postgres.Config{URL: secret("nowhere://" + hidden), Source: "shop"})), []string{"url"}},
 		"webhook":       {second(webhook.New(webhook.Config{URL: "ftp://x", SigningSecrets: []handlers.Secret{secret(hidden)}})), []string{"url", "signing_secrets.0"}},
 		"missing files": {second(webhook.New(webhook.Config{URL: "https://x", TLS: missing}, handlers.WithBaseDir(t.TempDir()))), []string{"tls.ca_file"}},
-		"message":       {message.Config{Format: "xml"}.Validate(), []string{"format"}},
-		"tls":           {tlsconf.Config{CertFile: "cert.pem"}.Validate(), []string{"key_file"}},
+		"message":       {second(webhook.New(webhook.Config{URL: "https://x", Message: handlers.Message{Format: "xml"}})), []string{"format"}},
+		"tls":           {second(webhook.New(webhook.Config{URL: "https://x", TLS: handlers.TLS{CertFile: "cert.pem"}})), []string{"tls.key_file"}},
 	} {
 		first, ok := errors.AsType[*handlers.FieldError](c.err)
 		if !ok || first.Err == nil || !strings.Contains(c.err.Error(), first.Error()) {

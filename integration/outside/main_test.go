@@ -65,10 +65,7 @@ func migrated(t *testing.T, schema string, mode outboxsql.Mode) *pgxpool.Pool {
 
 func migrate(t *testing.T, pool *pgxpool.Pool, schema string, mode outboxsql.Mode) {
 	t.Helper()
-	err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-		_, err := outboxsql.MigrateWith(t.Context(), c.Conn(), schema, outboxsql.MigrateOptions{Mode: mode})
-		return err
-	})
+	_, err := outboxsql.Migrate(t.Context(), pool, schema, outboxsql.MigrateOptions{Mode: mode})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func newShop(t *testing.T, role *url.Userinfo, mode outboxsql.Mode) *shop {
 		t.Fatal(err)
 	}
 	err = s.pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-		if _, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.NotifyKeep); err != nil {
+		if _, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.MigrateOptions{}); err != nil {
 			return err
 		}
 		if err := outboxsql.SetMode(t.Context(), c.Conn(), outboxsql.DefaultSchema, mode, outboxsql.ModeOptions{}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
 func TestBackoffStaysWithinItsBounds(t *testing.T) {
@@ -18,7 +19,7 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 			Multiplier: rapid.Float64Range(1, 100).Draw(t, "multiplier"),
 		}
 		b.Max = time.Duration(rapid.Int64Range(int64(b.Initial), math.MaxInt64).Draw(t, "max"))
-		if err := b.Validate(); err != nil {
+		if err := laneconf.ValidateBackoff(b); err != nil {
 			t.Fatal(err)
 		}
 		failures := rapid.IntRange(0, math.MaxInt-1).Draw(t, "failures")

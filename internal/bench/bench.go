@@ -143,10 +143,7 @@ func (e *env) refuseUsed(ctx context.Context) error {
 // migrate creates a schema with the tables. The end of the run drops it.
 func (e *env) migrate(ctx context.Context, name string, notify outboxsql.NotifyMode) (schema string, err error) {
 	schema = e.prefix + "_" + name
-	err = e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.Migrate(ctx, c.Conn(), schema, notify)
-		return err
-	})
+	_, err = outboxsql.Migrate(ctx, e.pool, schema, outboxsql.MigrateOptions{Notify: notify})
 	if err != nil {
 		return "", err
 	}

@@ -400,7 +400,7 @@ func TestUsedDatabase(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn := testdb.Connect(t, url)
-	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.NotifyAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 		t.Fatal(err)
 	}
 	o, _ := options(t, url)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -266,8 +266,8 @@ func (o *DrainOptions) check() error {
 		return errors.New("a stream deletes nothing")
 	case o.Destinations < 0 || o.Destinations > 1 && (o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
 		return fmt.Errorf("%d destinations: the number must be at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
-	case o.Shards < 0 || o.Shards > delivery.MaxShards:
-		return fmt.Errorf("%d shards: the number must be from 1 to %d, or 0 for the default", o.Shards, delivery.MaxShards)
+	case o.Shards < 0 || o.Shards > laneconf.MaxShards:
+		return fmt.Errorf("%d shards: the number must be from 1 to %d, or 0 for the default", o.Shards, laneconf.MaxShards)
 	case o.Shards > 1 && (o.Mode != ModeStream || o.To != "" && o.To != "noop" || o.Total || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.Destinations > 1):
 		return errors.New("several shards are measured of a stream into noop, without total order, blocked keys, urgent events, partitions and further destinations")
 	case o.ExactlyOnce && (o.To != "kafka" || o.Mode != ModeStream):

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // freshColumns are the columns of an event that a relay reads in its claims.
@@ -48,7 +48,7 @@ func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, 
 			return nil, err
 		}
 	}
-	if _, err := conns[0].Exec(ctx, "LISTEN "+pgx.Identifier{outboxsql.Channel(to.schema)}.Sanitize()); err != nil {
+	if _, err := conns[0].Exec(ctx, "LISTEN "+pgx.Identifier{pgschema.Channel(to.schema)}.Sanitize()); err != nil {
 		return nil, err
 	}
 	ids := make(chan int64, floorBuffer)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -279,7 +280,7 @@ func (b *insert) freeze(ctx context.Context, v *variant) (kill func() error, err
 	for listens := true; listens && err == nil; {
 		// 1853122163 is 'ntfs' in ASCII; sql/triggers.sql has the same number.
 		err = b.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE classid = 1853122163 AND objid = (hashtext($1)::bigint & 4294967295)::oid
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, outboxsql.Channel(v.schema)).Scan(&listens)
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, pgschema.Channel(v.schema)).Scan(&listens)
 		if err == nil {
 			err = sleepTimer(ctx, longestWarmUp)
 		}
@@ -310,7 +311,7 @@ func (b *insert) listen(ctx context.Context, v *variant) (stop func() error, err
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{outboxsql.Channel(v.schema)}.Sanitize()); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{pgschema.Channel(v.schema)}.Sanitize()); err != nil {
 		store.Close(ctx, conn)
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -70,7 +71,7 @@ func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode)
 			SELECT `+columns+` FROM unnest(p.open) AS o JOIN %[1]s ON id >= lower(o) AND id < upper(o)) AS e
 			JOIN %[3]s AS r ON r.destination = p.destination AND r.since > 0 AND r.until_head IS NULL AND r.patterns && ARRAY['*', e.event_type]
 			WHERE p.shards = 1 OR %[4]s %% p.shards = p.shard`,
-			table(schema), in(schema, "outbox_positions"), in(schema, "outbox_routes"), outboxsql.Hash("e."))
+			table(schema), in(schema, "outbox_positions"), in(schema, "outbox_routes"), pgschema.Hash("e."))
 	}
 	if err := e.pool.QueryRow(ctx, query).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count what is left: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -84,8 +85,8 @@ func (o *ShardsOptions) check() error {
 		return errors.New("events, payload, keys and concurrency must be at least 1, and the time of the handler at least 0")
 	case len(o.Relays) == 0 || o.Relays[0] != 1:
 		return fmt.Errorf("the numbers of relays, %v, must begin with 1", o.Relays)
-	case slices.Min(o.Relays) < 1 || slices.Max(o.Relays) > delivery.MaxShards:
-		return fmt.Errorf("the numbers of relays, %v, must be from 1 to %d", o.Relays, delivery.MaxShards)
+	case slices.Min(o.Relays) < 1 || slices.Max(o.Relays) > laneconf.MaxShards:
+		return fmt.Errorf("the numbers of relays, %v, must be from 1 to %d", o.Relays, laneconf.MaxShards)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -127,7 +128,7 @@ func triggerName(outbox, operation string) string {
 // validate returns an error unless the events of c fit into the outbox.
 func (c *Capture) validate() error {
 	const maxType, maxAggregate = 255, 1024
-	if err := outboxsql.ValidateSchema(c.Outbox); err != nil {
+	if err := pgschema.Validate(c.Outbox); err != nil {
 		return err
 	}
 	if c.AggregateType == "" || len(c.AggregateType) > maxAggregate || !text(c.AggregateType) {

@@ -588,7 +588,7 @@ func TestConcurrentAdd(t *testing.T) {
 func TestTwoOutboxes(t *testing.T) {
 	t.Parallel()
 	b := open(t, false)
-	if _, err := outboxsql.Migrate(t.Context(), b.Conn, "other", outboxsql.NotifyAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), b.Conn, "other", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 		t.Fatal(err)
 	}
 	b.Exec(`CREATE TABLE orders (id int PRIMARY KEY)`)
@@ -707,7 +707,7 @@ func TestFormerTable(t *testing.T) {
 func TestOutboxGone(t *testing.T) {
 	t.Parallel()
 	b := open(t, false)
-	if _, err := outboxsql.Migrate(t.Context(), b.Conn, "other", outboxsql.NotifyAuto); err != nil {
+	if _, err := outboxsql.Migrate(t.Context(), b.Conn, "other", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 		t.Fatal(err)
 	}
 	b.Exec(`CREATE TABLE orders (id int PRIMARY KEY)`)

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 // ErrInvalid is wrapped by the error of a request that cannot be fulfilled, whatever the state of the database.
@@ -64,7 +64,7 @@ const sqlIndexes = `SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey[0:i
 	FROM pg_index AS i WHERE i.indrelid = $1::oid AND i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY i.indisprimary DESC, i.indexrelid`
 
 // find returns the table that name means to the session, as SQL would.
-func find(ctx context.Context, q outboxsql.Querier, name string) (*relation, error) {
+func find(ctx context.Context, q pgschema.Querier, name string) (*relation, error) {
 	const undefined, syntax, badName = "42P01", "42601", "42602"
 	r, err := one[relation](ctx, q, sqlRelation+"to_regclass($1::text)", name)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == syntax || pg.Code == badName || pg.Code == undefined || pg.Code == "0A000") {
@@ -80,7 +80,7 @@ func find(ctx context.Context, q outboxsql.Querier, name string) (*relation, err
 }
 
 // one returns the one row of a query as a struct, by position.
-func one[T any](ctx context.Context, q outboxsql.Querier, sql string, args ...any) (*T, error) {
+func one[T any](ctx context.Context, q pgschema.Querier, sql string, args ...any) (*T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func one[T any](ctx context.Context, q outboxsql.Querier, sql string, args ...an
 }
 
 // all returns the rows of a query as structs, by position.
-func all[T any](ctx context.Context, q outboxsql.Querier, sql string, args ...any) ([]T, error) {
+func all[T any](ctx context.Context, q pgschema.Querier, sql string, args ...any) ([]T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -92,7 +93,7 @@ func (t *installed) operation() string {
 }
 
 // List returns the captures of an outbox, in the order of their tables. It needs no privilege.
-func List(ctx context.Context, db outboxsql.Querier, outbox string) (list []State, err error) {
+func List(ctx context.Context, db pgschema.Querier, outbox string) (list []State, err error) {
 	schema := pgx.Identifier{outbox}.Sanitize()
 	functions, err := all[function](ctx, db, sqlFunctions, schema, schema+".outbox_events")
 	if err != nil {
@@ -110,7 +111,7 @@ func List(ctx context.Context, db outboxsql.Querier, outbox string) (list []Stat
 }
 
 // states returns the captures of a function: one, or one for each table that uses it. It returns none of another outbox.
-func (f *function) states(ctx context.Context, db outboxsql.Querier, outbox string) (list []State, err error) {
+func (f *function) states(ctx context.Context, db pgschema.Querier, outbox string) (list []State, err error) {
 	s := State{Function: pgx.Identifier{f.Schema, f.Name}.Sanitize(), Owner: f.Owner, Problems: []Problem{}}
 	described := f.Description != nil && json.Unmarshal([]byte(*f.Description), &s.Capture) == nil && s.Outbox != ""
 	if !described {
@@ -154,7 +155,7 @@ func (f *function) states(ctx context.Context, db outboxsql.Querier, outbox stri
 }
 
 // lost returns the problem of a capture without triggers.
-func (s *State) lost(ctx context.Context, db outboxsql.Querier) Problem {
+func (s *State) lost(ctx context.Context, db pgschema.Querier) Problem {
 	if r, err := find(ctx, db, s.Name()); err == nil && r.refuse() == nil {
 		return Problem{Error, fmt.Sprintf("The table %s has no trigger of its capture: it was replaced, or the triggers were dropped. Its changes write no event.", s.Name()), s.again(ctx, db, r)}
 	}
@@ -162,7 +163,7 @@ func (s *State) lost(ctx context.Context, db outboxsql.Querier) Problem {
 }
 
 // again returns the command that makes the capture again for a table, with the same columns.
-func (s *State) again(ctx context.Context, db outboxsql.Querier, r *relation) string {
+func (s *State) again(ctx context.Context, db pgschema.Querier, r *relation) string {
 	columns, err := all[column](ctx, db, sqlColumns, r.OID)
 	if err != nil {
 		columns = nil // the command has all columns then
@@ -195,7 +196,7 @@ func (s *State) add(level, cure, format string, args ...any) {
 }
 
 // examine fills in the problems.
-func (s *State) examine(ctx context.Context, db outboxsql.Querier, f *function, described bool) error {
+func (s *State) examine(ctx context.Context, db pgschema.Querier, f *function, described bool) error {
 	r, err := one[relation](ctx, db, sqlRelation+"$1::oid", s.oid)
 	if err != nil {
 		return fmt.Errorf("read table %s: %w", s.Relation, err)

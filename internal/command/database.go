@@ -7,15 +7,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/doctor"
-	"github.com/notifyd/notifyd/internal/outboxes"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/outboxes"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -65,7 +65,7 @@ func (f *DatabaseFlags) RegisterSchema(cmd *cobra.Command) {
 // sections database, retention and outboxes.
 func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 	if f.Schema != "" {
-		if err := outboxsql.ValidateSchema(f.Schema); err != nil {
+		if err := pgschema.Validate(f.Schema); err != nil {
 			return UsageErrorf("--schema: %w", err)
 		}
 	}
@@ -96,7 +96,7 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 		f.URL, f.Place, f.unset = url, "$DATABASE_URL", !set
 	}
 	f.Schema = First(f.Schema, outboxsql.DefaultSchema)
-	return outboxsql.ValidateSchema(f.Schema)
+	return pgschema.Validate(f.Schema)
 }
 
 // loader is a function of package config that reads a file, or a part of it.

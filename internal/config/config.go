@@ -9,6 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/alert"
 	"github.com/notifyd/notifyd/internal/credential"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/internal/when"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -124,7 +125,7 @@ type Lane struct {
 // "destination mail: order: aggregate".
 func (c *Config) NeedsStream() (settings []string) {
 	for _, d := range c.Destinations {
-		for _, setting := range d.NeedsStream() {
+		for _, setting := range laneconf.NeedsStream(d.Lane.Lane) {
 			settings = append(settings, "destination "+d.Name+": "+setting)
 		}
 		if setting := d.needsOrder(); setting != "" {
@@ -161,4 +162,4 @@ func defaults() *Config {
 }
 
 // defaultLane returns the lane of a destination without settings.
-func defaultLane() Lane { return Lane{Lane: delivery.Lane{}.WithDefaults()} }
+func defaultLane() Lane { return Lane{Lane: laneconf.WithDefaults(delivery.Lane{})} }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/internal/when"
 )
 
@@ -99,7 +100,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 		shareDefaults(fields)
 	}
 	dest.Type = header.Type
-	dest.Backoff = dest.Backoff.WithDefaults()
+	dest.Backoff = laneconf.Backoff(dest.Backoff)
 	d.validate(dest.validateLane(), n, path)
 	d.validate(errors.Join(dest.checkOrder(), dest.checkExact()), n, path)
 	d.validate(dest.Settings.Validate(), n, path)

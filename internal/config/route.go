@@ -7,9 +7,9 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 const (
@@ -110,7 +110,7 @@ func (c *Config) RoutesOf(eventType string) (all []Route) {
 	for i, r := range c.Routes {
 		patterns[i] = r.Match
 	}
-	best := delivery.BestPattern(patterns, eventType)
+	best := routing.Best(patterns, eventType)
 	for _, r := range c.Routes {
 		if best >= 0 && r.Match == patterns[best] {
 			all = append(all, r)

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
 // TestShards: a destination has one shard by default; with more the table must be a stream.
 func TestShards(t *testing.T) {
 	t.Parallel()
-	most := strconv.Itoa(delivery.MaxShards)
+	most := strconv.Itoa(laneconf.MaxShards)
 	for settings, want := range map[string]int{
 		"order: auto":                  1,
 		"shards: 1":                    1,
@@ -20,7 +20,7 @@ func TestShards(t *testing.T) {
 		"shards: 4":                    4,
 		"shards: 4, order: none":       4,
 		"shards: 4, rate_limit: 100/s": 4,
-		"shards: " + most:              delivery.MaxShards,
+		"shards: " + most:              laneconf.MaxShards,
 	} {
 		c, err := limited(t, settings)
 		if err != nil {
@@ -40,7 +40,7 @@ func TestShardsMistakes(t *testing.T) {
 	t.Parallel()
 	for settings, want := range map[string]string{
 		"shards: 0": `destinations.a.b.shards: "0" is too small: the least is 1`,
-		"shards: " + strconv.Itoa(delivery.MaxShards+1): `destinations.a.b.shards: "65" is too large: the most is 64`,
+		"shards: " + strconv.Itoa(laneconf.MaxShards+1): `destinations.a.b.shards: "65" is too large: the most is 64`,
 		"shards: many":            "destinations.a.b.shards",
 		"shards: 2, order: total": "destinations.a.b.shards: must be 1 with order: total, which delivers one event after the other: leave shards out",
 	} {

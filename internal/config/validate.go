@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
 // validate checks the rules that the types and tags of the common settings cannot express.
@@ -170,7 +171,9 @@ func (a Admin) Local() bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-func (l Lane) validateLane() error { return errors.Join(l.Validate(), l.checkStart(), l.checkKey()) }
+func (l Lane) validateLane() error {
+	return errors.Join(laneconf.Validate(l.Lane), l.checkStart(), l.checkKey())
+}
 
 func (l Lane) checkStart() error {
 	if _, err := engine.ParseStart(l.StartFrom); err != nil {

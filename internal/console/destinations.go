@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -114,7 +115,7 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 		if known && name != "" && !mine[name] {
 			mine[name] = true
 			add(laneCard{
-				DestinationStats: observe.DestinationStats{Name: name}, State: observe.StateNotConfigured, Class: "paused",
+				DestinationStats: observe.DestinationStats{Name: name}, State: status.StateNotConfigured, Class: "paused",
 				Waits: s.reading.backlog.Destination(name), Elsewhere: true,
 			})
 		}

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd/observe"
+	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -170,7 +170,7 @@ func (c *Console) list(w http.ResponseWriter, _ *http.Request, v viewer) error {
 		row.Count = len(stats.Destinations)
 		for _, d := range stats.Destinations {
 			lane := laneRow{Name: d.Name, Link: o.destinationPath(d.Name)}
-			if lane.State, lane.Class = stateOf(d, true); lane.State != observe.StateUp {
+			if lane.State, lane.Class = stateOf(d, true); lane.State != status.StateUp {
 				row.Destinations = append(row.Destinations, lane)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/http"
 
+	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -76,20 +77,20 @@ func remain(b *observe.DestinationBacklog) bool { return b.Waiting().Plus(b.Dead
 func stateOf(d observe.DestinationStats, remain bool) (text, class string) {
 	switch {
 	case d.Paused:
-		return observe.StatePaused, "paused"
+		return status.StatePaused, "paused"
 	case d.Down && d.Stuck > 0 && d.Trouble.DownSince.IsZero():
-		return observe.StateStuck, "bad"
+		return status.StateStuck, "bad"
 	case d.Down:
-		return observe.StateDown, "bad"
+		return status.StateDown, "bad"
 	case d.State == observe.BreakerRamping, d.State == observe.BreakerThrottled:
 		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
-		return observe.StateBlocked, "warn"
+		return status.StateBlocked, "warn"
 	case d.Trouble.Failures > 0 && remain:
-		return observe.StateFailing, "bad"
+		return status.StateFailing, "bad"
 	case d.RateLimited:
-		return observe.StateLimited, "warn"
+		return status.StateLimited, "warn"
 	default:
-		return observe.StateUp, "good"
+		return status.StateUp, "good"
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
-	logsink "github.com/notifyd/notifyd/handlers/log"
+	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -143,7 +143,7 @@ func (d *demo) open(ctx context.Context) error {
 
 func (d *demo) migrate(ctx context.Context) error {
 	return d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.NotifyKeep); err != nil {
+		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.MigrateOptions{}); err != nil {
 			return err
 		}
 		if d.Mode != outboxsql.ModeStream {
@@ -165,7 +165,7 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 		return nil, fmt.Errorf("mail handler: %w", err)
 	}
 	d.cleanup = append(d.cleanup, mailer.Close)
-	journal, err := logsink.New(logsink.Config{}, logsink.WithWriter(d.seen.journal()))
+	journal, err := file.NewLog(file.LogConfig{}, file.WithWriter(d.seen.journal()))
 	if err != nil {
 		return nil, fmt.Errorf("log handler: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/email"
-	logsink "github.com/notifyd/notifyd/handlers/log"
+	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -121,19 +121,19 @@ func (s *emailSettings) open(options ...handlers.Option) (delivery.Handler, erro
 
 // logSettings are the settings of the type "log".
 type logSettings struct {
-	logsink.Config
+	file.LogConfig
 	Output string `yaml:"output" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Where the lines go."`
 
 	stdout, stderr io.Writer
 }
 
 // Validate has nothing to add to the rules of the tags.
-func (s *logSettings) Validate() error { return s.Config.Validate() }
+func (s *logSettings) Validate() error { return s.LogConfig.Validate() }
 
 // Effective implements config.Effective.
 func (s *logSettings) Effective() config.Settings {
 	c := *s
-	c.Config = c.WithDefaults()
+	c.LogConfig = c.WithDefaults()
 	return &c
 }
 
@@ -145,7 +145,7 @@ func (s *logSettings) open(...handlers.Option) (delivery.Handler, error) {
 	if out == nil {
 		out = os.Stdout
 	}
-	return logsink.New(s.Config, logsink.WithWriter(out))
+	return file.NewLog(s.LogConfig, file.WithWriter(out))
 }
 
 var (

@@ -27,7 +27,7 @@ func newEventBridgeSettings(baseDir string) *eventbridgeSettings {
 
 // Validate implements config.Settings.
 func (s *eventbridgeSettings) Validate() error {
-	return errors.Join(checkTimeout(s.Timeout, s.Within(), "request_timeout"), tryOpen(s))
+	return errors.Join(checkTimeout(s.Timeout, s.WithDefaults().RequestTimeout, "request_timeout"), tryOpen(s))
 }
 
 // Effective implements config.Effective.

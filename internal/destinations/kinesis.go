@@ -28,7 +28,7 @@ func newKinesisSettings(baseDir string) *kinesisSettings {
 
 // Validate implements config.Settings.
 func (s *kinesisSettings) Validate() error {
-	return errors.Join(checkTimeout(s.Timeout, s.Within(), "request_timeout"), tryOpen(s))
+	return errors.Join(checkTimeout(s.Timeout, s.WithDefaults().RequestTimeout, "request_timeout"), tryOpen(s))
 }
 
 // Effective implements config.Effective.

@@ -27,7 +27,7 @@ func newSNSSettings(baseDir string) *snsSettings {
 
 // Validate implements config.Settings.
 func (s *snsSettings) Validate() error {
-	return errors.Join(checkTimeout(s.Timeout, s.Within(), "request_timeout"), tryOpen(s))
+	return errors.Join(checkTimeout(s.Timeout, s.WithDefaults().RequestTimeout, "request_timeout"), tryOpen(s))
 }
 
 // Effective implements config.Effective.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -78,7 +79,7 @@ func checkIDs(ctx context.Context, e *exam) (string, []Finding, error) {
 // none: new partitions begin behind the ids that are in use, and an id of a writer's own may stay in the default one.
 func drawnBy(ctx context.Context, e *exam) (string, error) {
 	events := e.table("outbox_events")
-	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)
+	partitioned, err := pgschema.Partitioned(ctx, e.conn, e.Schema)
 	if err != nil || !partitioned {
 		return events, err
 	}

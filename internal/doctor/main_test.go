@@ -20,7 +20,7 @@ func newPatient(tb testing.TB) *patient {
 
 func (p *patient) migrate(schema string, notify outboxsql.NotifyMode) {
 	p.Helper()
-	if _, err := outboxsql.Migrate(p.Context(), p.Conn, schema, notify); err != nil {
+	if _, err := outboxsql.Migrate(p.Context(), p.Conn, schema, outboxsql.MigrateOptions{Notify: notify}); err != nil {
 		p.Fatal(err)
 	}
 }

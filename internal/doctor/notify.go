@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -24,7 +25,7 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	defer closeConn(ctx, listening)
 	var may bool
-	if err := e.conn.QueryRow(ctx, `SELECT `+outboxsql.MayNotify).Scan(&may); err != nil {
+	if err := e.conn.QueryRow(ctx, `SELECT `+pgschema.MayNotify).Scan(&may); err != nil {
 		return "", nil, err
 	}
 	if !may {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 const migrateDaily = "notifyd migrate --partitions daily"
@@ -14,7 +14,7 @@ const migrateDaily = "notifyd migrate --partitions daily"
 // checkPartitions checks whether the table fits the configuration, and whether its
 // partitions are maintained.
 func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
-	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)
+	partitioned, err := pgschema.Partitioned(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
@@ -75,7 +75,7 @@ func (e *exam) plainTable(ctx context.Context) (string, []Finding, error) {
 // mayNot returns the first function for partitions that the role may not call, or
 // that is missing.
 func (e *exam) mayNot(ctx context.Context) (missing string, err error) {
-	for _, name := range outboxsql.PartitionFunctions() {
+	for _, name := range pgschema.PartitionFunctions() {
 		var may bool
 		qualified := pgx.Identifier{e.Schema}.Sanitize() + "." + name
 		if err := e.conn.QueryRow(ctx, `SELECT coalesce(has_function_privilege(to_regprocedure($1), 'EXECUTE'), false)`, qualified).Scan(&may); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -64,7 +65,7 @@ func TestRights(t *testing.T) {
 		}
 	}
 	well("as granted")
-	needs := outboxsql.RelayPrivileges()
+	needs := pgschema.RelayPrivileges()
 	for _, n := range needs {
 		what, table := n.Kind, `"public"."`+n.Table+`"`
 		if n.Columns != nil {
@@ -98,7 +99,7 @@ func TestRights(t *testing.T) {
 }
 
 // lacksAll fails unless the findings name a missing privilege on each table.
-func lacksAll(t *testing.T, findings []Finding, needs []outboxsql.Privilege) {
+func lacksAll(t *testing.T, findings []Finding, needs []pgschema.Privilege) {
 	t.Helper()
 	lacking := make(map[string]bool)
 	for _, f := range findings {

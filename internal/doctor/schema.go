@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -95,7 +96,7 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	case err != nil:
 		return "", nil, err
 	}
-	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)
+	partitioned, err := pgschema.Partitioned(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
@@ -129,7 +130,7 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 
 // missingTables is the finding of a schema without tables.
 func (e *exam) missingTables(ctx context.Context) Finding {
-	others, err := outboxsql.Elsewhere(ctx, e.conn, e.Schema)
+	others, err := pgschema.Elsewhere(ctx, e.conn, e.Schema)
 	if err != nil || len(others) == 0 {
 		return found(Error, "notifyd migrate", "The schema %s has no tables of notifyd.", e.Schema)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
 const (
@@ -49,7 +49,7 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 		findings = append(findings, found(Warning, "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()", "fsync is off: a crash of the machine loses committed events, or the database."))
 	}
 	if s.Encoding == "SQL_ASCII" {
-		findings = append(findings, found(Warning, encodingCure, "%s", outboxsql.NoEncoding))
+		findings = append(findings, found(Warning, encodingCure, "%s", pgschema.NoEncoding))
 	} else if s.Encoding != "UTF8" {
 		findings = append(findings, found(Note, encodingCure, "The database has the encoding %s: an event can have its characters only.", s.Encoding))
 	}
@@ -61,7 +61,7 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 // compares with the grants of migrate, so that no table is forgotten.
 func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 	var tables, privileges, columns []string // an empty column stands for the whole table
-	for _, p := range outboxsql.RelayPrivileges() {
+	for _, p := range pgschema.RelayPrivileges() {
 		confined := p.Columns
 		if confined == nil {
 			confined = []string{""}

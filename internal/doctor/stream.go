@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -15,7 +16,7 @@ import (
 // checkStream looks for the conditions under which events of a stream could be
 // missed or repeated, and which a relay refuses.
 func checkStream(ctx context.Context, e *exam) (string, []Finding, error) {
-	err := outboxsql.CheckStream(ctx, e.conn, e.Schema)
+	err := pgschema.CheckStream(ctx, e.conn, e.Schema)
 	if err == nil {
 		return "Ids are assigned one by one, and no position is ahead of them.", nil, nil
 	}

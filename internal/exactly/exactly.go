@@ -244,7 +244,7 @@ func (r *unusable) Unwrap() error { return r.error }
 
 // copied returns the destination's copy of the position, or nil.
 func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, error) {
-	text, err := x.Store.OpenPosition(delivery.WithShard(ctx, p.owner.Shard), p.owner.shardName(), p)
+	text, err := x.Store.OpenPosition(delivery.WithCall(ctx, delivery.Call{Shard: p.owner.Shard}), p.owner.shardName(), p)
 	if err != nil {
 		return nil, err
 	}

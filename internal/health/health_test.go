@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
 func testHealth() Health {
-	return New(Config{Backoff: delivery.DefaultBackoff(), LongestPause: LongestPause})
+	return New(Config{Backoff: laneconf.Backoff(delivery.Backoff{}), LongestPause: LongestPause})
 }
 
 // heard records that the destination has answered event 1, in a lane of capacity 4.

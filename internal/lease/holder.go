@@ -13,9 +13,10 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/internal/modelock"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -243,7 +244,7 @@ func (m *member) layout(i int) string {
 
 // NewHolder returns a holder that connects when it runs.
 func NewHolder(c *store.Connector, o Options, log *slog.Logger) *Holder {
-	w := &positionWriter{options: &o, channel: outboxsql.Channel(c.Schema)}
+	w := &positionWriter{options: &o, channel: pgschema.Channel(c.Schema)}
 	return newHolder(o, log, w, func(ctx context.Context) (table, func(), error) { return openSession(ctx, c, &o) })
 }
 
@@ -290,7 +291,7 @@ func (h *Holder) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := h.serve(ctx, h.outage.back)
-		if outboxsql.EndsRelay(err) {
+		if modelock.EndsRelay(err) {
 			return err
 		}
 		if ctx.Err() != nil || err == nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/modelock"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -44,7 +46,7 @@ func openSession(ctx context.Context, c *store.Connector, o *Options) (table, fu
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &session{conn: conn, options: o, schema: c.Schema, channel: outboxsql.Channel(c.Schema)}
+	s := &session{conn: conn, options: o, schema: c.Schema, channel: pgschema.Channel(c.Schema)}
 	hangUp := func() { s.close(ctx) }
 	if err := s.begin(ctx); err != nil {
 		hangUp()
@@ -101,7 +103,7 @@ const (
 func (s *session) begin(ctx context.Context) error {
 	if !s.conn.IsShared() {
 		err := s.roundTrip(ctx, func(ctx context.Context) error {
-			return outboxsql.HoldMode(ctx, s.conn.Conn, s.schema, outboxsql.ModeStream)
+			return modelock.Hold(ctx, s.conn.Conn, s.schema, outboxsql.ModeStream)
 		})
 		if err != nil {
 			return err
@@ -138,7 +140,7 @@ func (s *session) checkMode(ctx context.Context, f func(pgx.Tx) error) error {
 		return nil
 	}
 	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		err := outboxsql.HoldModeIn(ctx, tx, s.schema, outboxsql.ModeStream)
+		err := modelock.HoldIn(ctx, tx, s.schema, outboxsql.ModeStream)
 		if err != nil || f == nil {
 			return err
 		}
@@ -173,7 +175,7 @@ const sqlJoin = `WITH joined AS (
 			VALUES ($1, $2, $7, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
 		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, layouts = excluded.layouts, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
 		RETURNING ctid, renewals)
-	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM joined`
+	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM joined`
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
@@ -203,7 +205,7 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 
 // sqlAnnounce changes the destinations that the relay wants.
 const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
-	SELECT ctid::text, renewals, CASE WHEN ` + outboxsql.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM changed`
+	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM changed`
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
@@ -315,7 +317,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 func (s *session) leave(ctx context.Context) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
-			SELECT CASE WHEN `+outboxsql.MayNotify+` THEN pg_notify($2, 'shards') END`, s.options.Owner, s.channel)
+			SELECT CASE WHEN `+pgschema.MayNotify+` THEN pg_notify($2, 'shards') END`, s.options.Owner, s.channel)
 		return err
 	})
 }
@@ -366,7 +368,7 @@ const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE numb
 	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.number = mine.number RETURNING p.number)
 	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE number = $1 AND epoch = $2),
 		(SELECT count(*) FROM released), (SELECT count(*) FROM mine),
-		CASE WHEN EXISTS (SELECT FROM released) AND ` + outboxsql.MayNotify + ` THEN pg_notify($3, 'shards') END::text`
+		CASE WHEN EXISTS (SELECT FROM released) AND ` + pgschema.MayNotify + ` THEN pg_notify($3, 'shards') END::text`
 
 func (w *positionWriter) release(ctx context.Context, server string, id int32, epoch int64) (done bool, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {

@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/tail"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Former has the positions of a destination's shards at each change of their number, as outbox_positions.former has
@@ -19,7 +19,7 @@ type ShardPositions []tail.Watermark
 
 // Done reports whether the former shard of the event with this id and hash has passed it.
 func (f Former) Done(id, hash int64) bool {
-	return slices.ContainsFunc(f, func(s ShardPositions) bool { return s[outboxsql.ShardOf(hash, len(s))].Has(id) })
+	return slices.ContainsFunc(f, func(s ShardPositions) bool { return s[pgschema.ShardOf(hash, len(s))].Has(id) })
 }
 
 // Head returns the id above which former shards have done nothing; without former shards it is below all ids.

@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Position is the row of one shard, as it was when this relay loaded it.
@@ -196,7 +196,7 @@ const (
 	// the last hundred ids of an anchor it returns the ids of events that were written since: the sequence has assigned
 	// these again. An UPDATE or a rewrite of the table gives an event another transaction, but the event is older.
 	// Transaction numbers of rows have 32 bits. An event with a time in the future is from before the clock was set back.
-	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + outboxsql.SQLSequence + `, p.reused, s.next, clock_timestamp(),
+	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + pgschema.Sequence + `, p.reused, s.next, clock_timestamp(),
 		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5 AND e.created_at <= clock_timestamp()
 			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id)
 	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.number = $1 AND p.epoch = $2`
@@ -295,7 +295,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.L
 	if p.Destination != "" {
 		whose = fmt.Sprintf("destination %q", p.Destination)
 	}
-	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, outboxsql.CureOfIDs(at.name, at.last, max(passed, highest), first, passed))
+	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, pgschema.CureOfIDs(at.name, at.last, max(passed, highest), first, passed))
 }
 
 // standing reads the sequence, its files, the mark and the last passed ids.
@@ -345,7 +345,7 @@ func (p *Position) firstNewer(ctx context.Context, conn *session.Conn, passed ta
 	return first, kept, nil
 }
 
-// identity is what assigns the ids, each as [outboxsql.SQLSequence] has it. A position stores the origin, from when its
+// identity is what assigns the ids, each as [pgschema.Sequence] has it. A position stores the origin, from when its
 // ids began, and the files at the last check if they are others.
 type identity struct{ origin, before, now string }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -185,7 +186,7 @@ func TestNewFilesWhileEventsArrive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newStream(t)
-			l.Exec(`INSERT INTO outbox_positions (destination, head, sequence) VALUES ('a', 0, ` + outboxsql.SQLSequence + `)`)
+			l.Exec(`INSERT INTO outbox_positions (destination, head, sequence) VALUES ('a', 0, ` + pgschema.Sequence + `)`)
 			p := l.owned(testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`))
 			check := func(read tail.Watermark) error {
 				return p.CheckIDs(t.Context(), session.Direct(l.Conn), slog.New(slog.DiscardHandler), read)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -76,7 +77,7 @@ func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 		var well atomic.Bool
 		var c calls
 		cfg := testLane()
-		cfg.MaxAttempts = delivery.Lane{}.WithDefaults().MaxAttempts
+		cfg.MaxAttempts = laneconf.WithDefaults(delivery.Lane{}).MaxAttempts
 		r.to(t, "a", c.handler(func(context.Context, *delivery.Event) error {
 			if n.Add(1)%3 != 0 && !well.Load() {
 				return delivery.Unavailable(errors.New("out of memory"))

@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/laneconf"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -68,7 +69,7 @@ func (c relayConfig) dispatcher() dispatch.Config {
 }
 
 func testLane() dispatch.LaneConfig {
-	cfg := dispatch.LaneConfig{Lane: delivery.Lane{}.WithDefaults()}
+	cfg := dispatch.LaneConfig{Lane: laneconf.WithDefaults(delivery.Lane{})}
 	cfg.Timeout = 10 * time.Second
 	cfg.MaxAttempts = 3
 	return cfg

@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/flight"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -252,7 +253,7 @@ func (s *Sender) read(ctx context.Context, conn *session.Conn, live Live) (did b
 func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, live tail.Ranges) error {
 	r := s.active
 	gets := func(eventType string) bool {
-		return s.shard.Gets(eventType) && (len(r.patterns) == 0 || delivery.BestPattern(r.patterns, eventType) >= 0)
+		return s.shard.Gets(eventType) && (len(r.patterns) == 0 || routing.Best(r.patterns, eventType) >= 0)
 	}
 	skipped := int64(0)
 	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -32,7 +32,7 @@ const (
 )
 
 func (r *Routes) way(eventType string) way {
-	switch best := delivery.BestPattern(append(slices.Clone(r.Patterns), r.Others...), eventType); {
+	switch best := routing.Best(append(slices.Clone(r.Patterns), r.Others...), eventType); {
 	case best < 0:
 		return nowhere
 	case best < len(r.Patterns):

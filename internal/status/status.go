@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -108,7 +109,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	s.Schema.Version, s.Schema.Latest, s.Schema.Serialized, s.Mode = state.Current, state.Latest, state.Serialized, state.Mode
 	s.Schema.Home = HomeOf(state.Home)
 	if state.Current == 0 {
-		if s.Schema.Elsewhere, err = outboxsql.Elsewhere(ctx, conn, o.Schema); err != nil {
+		if s.Schema.Elsewhere, err = pgschema.Elsewhere(ctx, conn, o.Schema); err != nil {
 			return s, err
 		}
 	}

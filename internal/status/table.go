@@ -75,7 +75,7 @@ func (s *Status) blocks(v View) (all []block) {
 
 // actions returns the problems with their cures.
 func (s *Status) actions() block {
-	b := block{part: partActions, title: observe.ActionRequired + ":", noun: "problems"}
+	b := block{part: partActions, title: ActionRequired + ":", noun: "problems"}
 	for _, a := range s.Attention {
 		b.items = append(b.items, item{a.Severity.tone(), []toned{{a.Severity.tone(), "  " + a.Text}, {plain, "    " + a.Cure}}})
 	}
@@ -200,43 +200,43 @@ func (s *Status) state(name string) string {
 
 	switch {
 	case !s.configured(name):
-		return observe.StateNotConfigured
+		return StateNotConfigured
 	case paused && r != nil && !r.Paused:
-		return observe.StatePausing
+		return StatePausing
 	case paused: // a paused destination is not probed
-		return observe.StatePaused
+		return StatePaused
 	case r != nil && r.Paused:
-		return observe.StateResuming
+		return StateResuming
 	case r == nil && s.Relay != nil:
-		return observe.StateNotLoaded // the relay has not read the new configuration yet
+		return StateNotLoaded // the relay has not read the new configuration yet
 	case r == nil:
-		return observe.StateUnknown
+		return StateUnknown
 	case r.stuck():
-		return observe.StateStuck
+		return StateStuck
 	case r.Down:
-		return observe.StateDown + " " + ago(r.DownFor)
+		return StateDown + " " + ago(r.DownFor)
 	case r.State == observe.BreakerRamping.String() || r.State == observe.BreakerThrottled.String():
 		return r.State
 	case r.Blocked:
-		return observe.StateBlocked
+		return StateBlocked
 	case r.FailingEvents > 0 && b.Waiting().Plus(b.Dead).N > 0:
-		return observe.StateFailing + " " + ago(r.Failing)
+		return StateFailing + " " + ago(r.Failing)
 	case r.RateLimited:
-		return observe.StateLimited
+		return StateLimited
 	default:
-		return observe.StateUp
+		return StateUp
 	}
 }
 
 // toneOf is the colour of a state.
 func toneOf(state string) tone {
-	if state == observe.StateNotConfigured || state == observe.StateNotLoaded {
+	if state == StateNotConfigured || state == StateNotLoaded {
 		return bad
 	}
 	switch word, _, _ := strings.Cut(state, " "); word { // "down 5m"
-	case observe.StateUp, observe.StateUnknown:
+	case StateUp, StateUnknown:
 		return plain
-	case observe.StateDown, observe.StateFailing, observe.StateStuck:
+	case StateDown, StateFailing, StateStuck:
 		return bad
 	default:
 		return warn

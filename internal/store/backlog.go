@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
-
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // DefaultBacklogLimit is the default of BacklogOptions.Limit.
@@ -57,7 +57,7 @@ func ReadBacklog(ctx context.Context, conn outboxsql.DB, o BacklogOptions) (obse
 		return nil
 	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000") {
-		return observe.Backlog{}, outboxsql.MissingTables(ctx, conn, o.Schema)
+		return observe.Backlog{}, pgschema.MissingTables(ctx, conn, o.Schema)
 	}
 	if err != nil {
 		return observe.Backlog{}, fmt.Errorf("read the backlog: %w", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/login"
+	"github.com/notifyd/notifyd/internal/modelock"
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -72,12 +73,12 @@ type Connector struct {
 }
 
 // HoldMode ensures that the table has the wanted mode, and holds the mode while the session of conn lives: see
-// outboxsql.HoldMode. If the table has the other mode, or is a copy, HoldMode calls refused, if set, with the error.
+// modelock.Hold. If the table has the other mode, or is a copy, HoldMode calls refused, if set, with the error.
 func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql.Mode, refused func(error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
-	err := outboxsql.HoldMode(ctx, conn, c.Schema, want)
-	if outboxsql.EndsRelay(err) && refused != nil {
+	err := modelock.Hold(ctx, conn, c.Schema, want)
+	if modelock.EndsRelay(err) && refused != nil {
 		refused(err)
 	}
 	return err
@@ -125,7 +126,7 @@ func (c *Connector) direct(ctx context.Context, role string) (*session.Conn, err
 // the transaction.
 func (c *Connector) RequiresMode(want outboxsql.Mode) func(context.Context, session.Querier) error {
 	return func(ctx context.Context, db session.Querier) error {
-		return outboxsql.HoldModeIn(ctx, db, c.Schema, want) //nolint:wrapcheck // the error names what failed
+		return modelock.HoldIn(ctx, db, c.Schema, want) //nolint:wrapcheck // the error names what failed
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -83,7 +84,7 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 // need, by kind and pid. The lock of life does not depend on the schema.
 func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) ([]ForeignHolder, error) {
 	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(notifySpace), int64(ownerSpace), int64(modeSpace),
-		int64(changeSpace), int64(listenSpace), outboxsql.Channel(schema))
+		int64(changeSpace), int64(listenSpace), pgschema.Channel(schema))
 	if err != nil {
 		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}

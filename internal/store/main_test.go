@@ -40,7 +40,7 @@ func makeTables(ctx context.Context, url string) error {
 		return err
 	}
 	defer Close(ctx, conn)
-	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.NotifyAuto)
+	_, err = outboxsql.Migrate(ctx, conn, "public", outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto})
 	return err
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -120,7 +120,7 @@ func cured(what string, err error) error {
 
 func (p *Partitions) extend(ctx context.Context, conn *session.Conn, at time.Time, u *Upkeep) error {
 	for range extensions {
-		rows, err := conn.Query(ctx, `SELECT outbox_partitions_extend($1, $2)`, at, outboxsql.PartitionsAhead)
+		rows, err := conn.Query(ctx, `SELECT outbox_partitions_extend($1, $2)`, at, pgschema.PartitionsAhead)
 		if err != nil {
 			return cured("make partitions", err)
 		}
@@ -238,7 +238,7 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time
 
 // IsPartitioned reports whether outbox_events is partitioned. A session from before the partitioning continues with
 // its statements, which find the same rows.
-func IsPartitioned(ctx context.Context, conn outboxsql.Querier) (yes bool, err error) {
+func IsPartitioned(ctx context.Context, conn pgschema.Querier) (yes bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_events') AND relkind = 'p')`).Scan(&yes)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
-
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // OldestLooked bounds the events read per position to find the oldest one: only the type shows whether an event is
@@ -36,7 +36,7 @@ const (
 // UsedIDs returns the highest id that the table of a schema has assigned, and all possibly assigned ids as the text
 // of an int8multirange. The search_path must lead to the schema.
 func UsedIDs(ctx context.Context, conn outboxsql.DB, schema string) (last int64, used string, err error) {
-	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
+	partitioned, err := pgschema.Partitioned(ctx, conn, schema)
 	if err != nil {
 		return 0, "", err
 	}
@@ -124,7 +124,7 @@ func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode,
 // ListPositions returns the positions of a stream by destination and shard, without their oldest events. The
 // search_path must lead to the schema.
 func ListPositions(ctx context.Context, tx pgx.Tx, schema string) ([]observe.Position, error) {
-	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), schema)
+	partitioned, err := pgschema.Partitioned(ctx, tx.Conn(), schema)
 	if err != nil {
 		return nil, err
 	}

@@ -5,8 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/observe"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // sqlReplays returns the query for replays: the running ones, one, or the newest ones.
@@ -36,7 +36,7 @@ const (
 // ListReplays returns at most n replays of a stream, or the one with the id n. It does not set HoldsBack. The
 // search_path must lead to the schema.
 func ListReplays(ctx context.Context, tx pgx.Tx, schema string, which ReplaysOf, n int64) ([]observe.Replay, error) {
-	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), schema)
+	partitioned, err := pgschema.Partitioned(ctx, tx.Conn(), schema)
 	if err != nil {
 		return nil, err
 	}

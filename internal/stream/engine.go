@@ -16,6 +16,8 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/modelock"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
@@ -397,7 +399,7 @@ func (e *Engine) poke(seek bool) {
 }
 
 // channel returns the channel on which relays of the table listen.
-func (e *Engine) channel() string { return outboxsql.Channel(e.Connector.Schema) }
+func (e *Engine) channel() string { return pgschema.Channel(e.Connector.Schema) }
 
 // announce makes all relays of the table check their shards, routes and stored deliveries.
 func (e *Engine) announce(ctx context.Context, conn *session.Conn) error {
@@ -595,9 +597,9 @@ func (e *Engine) watchLast(ctx context.Context) {
 			used.Add(tail.Range{From: last + 1, To: math.MaxInt64}) // ids assigned since then
 			e.used.Store(&used)
 			e.last.Store(last)
-			return outboxsql.CheckIDs(ctx, conn, e.Connector.Schema)
+			return pgschema.CheckIDs(ctx, conn, e.Connector.Schema)
 		})
-		if permanent(err) || outboxsql.EndsRelay(err) {
+		if permanent(err) || modelock.EndsRelay(err) {
 			e.refuse(err)
 		} else if ctx.Err() == nil {
 			e.report("highest id", err)

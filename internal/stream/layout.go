@@ -18,12 +18,12 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/withheld"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // A destination with several shards has a layout: their number and the routes. Only relays with the layout in force
@@ -270,7 +270,7 @@ func sqlMove(page string) string {
 // sqlMisplaced begins a statement with the rows of a page, and those among them whose shard is another, or some of those.
 func sqlMisplaced(page string) string {
 	return `WITH page AS MATERIALIZED (SELECT row_number() OVER () AS n, event_id, available_at FROM (` + page + ` LIMIT $4) AS p),
-	misplaced AS MATERIALIZED (SELECT s.event_id, s.shard FROM (SELECT d.event_id, d.shard AS was, ` + outboxsql.NumberOfRow("outbox_events", "$5::int") + ` AS shard
+	misplaced AS MATERIALIZED (SELECT s.event_id, s.shard FROM (SELECT d.event_id, d.shard AS was, ` + pgschema.NumberOfRow("outbox_events", "$5::int") + ` AS shard
 			FROM page AS p JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = $1) AS s
 		WHERE s.was <> s.shard AND ($6::bigint[] IS NULL OR s.event_id = ANY($6)))`
 }

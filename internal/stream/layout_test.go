@@ -10,11 +10,11 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestMove: all waiting rows of an aggregate get the shard of its events, also those whose events are missing. A row that a
@@ -50,7 +50,7 @@ func TestMove(t *testing.T) {
 	wrong := testdb.List[string](t, l.Conn, `SELECT format('%s: %s', key, shards) FROM (SELECT coalesce(ordering_key, 'none') AS key, string_agg(DISTINCT shard::text, ' ') AS shards
 		FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state <> 'dead' GROUP BY ordering_key) AS k WHERE length(shards) > 1 OR key LIKE '#%' AND shards <> '1'
 		UNION ALL SELECT format('event %s: %s', e.id, d.shard) FROM outbox_events AS e JOIN outbox_deliveries AS d ON d.event_id = e.id
-			WHERE d.state <> 'dead' AND d.ordering_key NOT LIKE '#%' AND d.shard <> 1 + `+outboxsql.Hash("e.")+` % 3`)
+			WHERE d.state <> 'dead' AND d.ordering_key NOT LIKE '#%' AND d.shard <> 1 + `+pgschema.Hash("e.")+` % 3`)
 	if len(wrong) > 0 {
 		t.Errorf("%d aggregates or events are in other shards, such as %s", len(wrong), strings.Join(wrong[:min(5, len(wrong))], ", "))
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/aggregates"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/withheld"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -51,7 +51,7 @@ func deadKind(shards int) rowKind {
 	if shards <= 1 {
 		return rowKind{deadRows, "0"}
 	}
-	return rowKind{deadRows, outboxsql.NumberOfName("key", shards)}
+	return rowKind{deadRows, pgschema.NumberOfName("key", shards)}
 }
 
 // sqlWalk reads the first row of each queue after a name, among the next $3 rows in the order of queues.

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // create creates the positions of some of the wanted destinations. Relays that start at the same time take turns.
@@ -105,7 +105,7 @@ type starts struct {
 func (s *starts) read(ctx context.Context, tx pgx.Tx) error {
 	var open string
 	err := tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
-		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+outboxsql.SQLSequence+` AS now) AS s`).
+		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+pgschema.Sequence+` AS now) AS s`).
 		Scan(&s.origin.Head, &open, &s.originSequence, &s.sequence, &s.last, &s.first)
 	if err != nil {
 		return err

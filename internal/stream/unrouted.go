@@ -18,6 +18,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lease"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
@@ -25,7 +26,6 @@ import (
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/withheld"
 	"github.com/notifyd/notifyd/observe"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // unroutedScanner reads the table for events whose type has no route, and stores them as rows. When their type gains a
@@ -570,7 +570,7 @@ func sqlHand() string {
 p AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)),
 made AS (INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, shard)
 	SELECT p.id, p.destination, p.type, p.state, nullif(p.key, ''),
-		coalesce((SELECT 1 + ` + outboxsql.Hash("e.") + ` % n.shards FROM n, outbox_events AS e WHERE n.destination = p.destination AND e.id = p.id),
+		coalesce((SELECT 1 + ` + pgschema.Hash("e.") + ` % n.shards FROM n, outbox_events AS e WHERE n.destination = p.destination AND e.id = p.id),
 			(SELECT 1 FROM n WHERE n.destination = p.destination), 0)
 	FROM p ON CONFLICT DO NOTHING RETURNING event_id, destination)
 SELECT count(*) FROM p WHERE NOT EXISTS (SELECT FROM made AS m WHERE m.event_id = p.id AND m.destination = p.destination)

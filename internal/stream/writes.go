@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // writes collects the outcomes of deliveries that were not simply delivered. The transaction that moves the position
@@ -186,7 +186,7 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 }
 
 // sqlAnnounce makes all relays of the table search for due rows.
-const sqlAnnounce = `SELECT pg_notify($1, '` + wordDeliveries + `') WHERE ` + outboxsql.MayNotify
+const sqlAnnounce = `SELECT pg_notify($1, '` + wordDeliveries + `') WHERE ` + pgschema.MayNotify
 
 // sqlIgnored counts the rows that the transaction has failed to write: new rows ($2) that are not there, rows ($3) that it
 // has not changed although no person has made them dead letters, and rows to delete ($4) that are there. A new row, or a

@@ -79,7 +79,7 @@
 //     waits for the end. A read in no transaction takes its snapshot after its locks.
 //   - Cached ids. A session that has ids in advance holds no lock. So each scan also reads the sequence's parameters, and fails
 //     if they are odd: no gap ends then. ALTER SEQUENCE waits for sessions that have drawn, and gives the sequence another file,
-//     at which sessions discard their ids in advance. After the cure the proof holds again. outboxsql.CheckIDs, at each start and
+//     at which sessions discard their ids in advance. After the cure the proof holds again. pgschema.CheckIDs, at each start and
 //     once a second, finds the visible violations: a standby, a subscription, CACHE, ids that a writer chose.
 //   - Rows that are hidden from the role. A policy of row level security hides committed rows, and the read would declare their ids
 //     dead. Each session of a relay sets row_security = off, so PostgreSQL refuses such a read.

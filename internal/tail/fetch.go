@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // fetch is one read. The reader applies its result once it is complete.
@@ -157,7 +157,7 @@ func (s shape) statement() string {
 
 // statementOfShard returns the statement of a shard. The list of skipped types may be empty.
 func (s shape) statementOfShard(columns []string) string {
-	hash := outboxsql.Hash("")
+	hash := pgschema.Hash("")
 	source := wire.EventSource + `, event_type = ANY($4::text[]) OR ` + hash + ` % $5::bigint <> $6::bigint AS skip, ` +
 		wire.EventBytes(s.limit, ` AND event_type <> ALL($4::text[]) AND `+hash+` % $5::bigint = $6::bigint`) + ` AS bytes, ` + hash + ` AS hash`
 	return `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (` + s.rows(source) + `) AS e`

@@ -71,7 +71,7 @@ const (
 	ReachFirstGap              // the first gap, and if it is clear, all clear gaps up to the first one that is not
 )
 
-// Shard selects the events of some aggregates: see [outboxsql.Hash].
+// Shard selects the events of some aggregates: see [pgschema.Hash].
 type Shard struct {
 	// Number is the number of the shard, from 0.
 	Number int

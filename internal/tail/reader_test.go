@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -159,7 +160,7 @@ func TestShards(t *testing.T) {
 					t.Fatalf("%d hashes of %d events", len(b.Hashes), len(b.Events))
 				}
 				for i, e := range b.Events {
-					if _, twice := read[e.ID]; twice || e.Type != "a" || outboxsql.ShardOf(b.Hashes[i], of) != part {
+					if _, twice := read[e.ID]; twice || e.Type != "a" || pgschema.ShardOf(b.Hashes[i], of) != part {
 						t.Errorf("shard %d of %d has event %+v, hash %d", part, of, e, b.Hashes[i])
 					}
 					read[e.ID] = part

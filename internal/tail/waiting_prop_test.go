@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestEachReadFindsAll interleaves the statements of transactions with scans and reads, one at a time. Each read returns
@@ -230,7 +230,7 @@ func (s *waitingRun) visible(r *checkedReader) (ids []int64) {
 func (s *waitingRun) wanted(r *checkedReader, ids []int64) []int64 {
 	s.Helper()
 	return testdb.List[int64](s.DB, s.Conn, `SELECT id FROM outbox_events WHERE id = ANY($1) AND event_type <> ALL($2)
-		AND `+outboxsql.Hash("")+` % $3 = $4 ORDER BY id`, ids, append([]string{}, r.query.Skip...), max(1, r.query.Shard.Of), r.query.Shard.Number)
+		AND `+pgschema.Hash("")+` % $3 = $4 ORDER BY id`, ids, append([]string{}, r.query.Skip...), max(1, r.query.Shard.Of), r.query.Shard.Number)
 }
 
 // follow has the second reader follow the first.

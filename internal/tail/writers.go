@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -47,7 +48,7 @@ const sqlWriters = `WITH locks AS MATERIALIZED (SELECT locktype, relation, datab
 	WHERE granted AND (locktype = 'relation' AND mode = 'RowExclusiveLock' OR locktype = 'transactionid' AND mode = 'ExclusiveLock')),
 numbers AS (SELECT virtualtransaction, ` + sqlOldest + ` AS xid
 	FROM locks, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS n) AS next WHERE locktype = 'transactionid' GROUP BY virtualtransaction)
-SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + outboxsql.SQLOddSequence + `), x.xid
+SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + pgschema.OddSequence + `), x.xid
 FROM (SELECT to_regclass(%s)::oid AS seq) AS s
 LEFT JOIN locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 LEFT JOIN numbers AS x ON x.virtualtransaction = l.virtualtransaction`

@@ -1,4 +1,15 @@
-// Package oteltrace traces deliveries with OpenTelemetry.
+// Package oteltrace traces events with OpenTelemetry, from their writers to their receivers. It needs the API of OpenTelemetry
+// and no SDK.
+//
+// # Writers
+//
+//	oteltrace.Write(ctx, tx, outbox.Event{Type: "order.placed", Payload: order})
+//
+// [Write] and its like are the functions of package outbox, with the trace of their context: its span becomes the event's
+// headers traceparent and tracestate (W3C Trace Context), and deliveries and consumers continue its trace. Package outbox
+// alone has no dependency.
+//
+// # Relays
 //
 //	relay.Use(oteltrace.Middleware(otel.GetTracerProvider()))
 //

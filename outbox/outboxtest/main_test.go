@@ -22,7 +22,7 @@ func database(tb testing.TB, schema string, mode outboxsql.Mode) *pgxpool.Pool {
 	tb.Helper()
 	pool := testdb.Pool(tb, testenv.Database(tb))
 	err := pool.AcquireFunc(tb.Context(), func(c *pgxpool.Conn) error {
-		if _, err := outboxsql.Migrate(tb.Context(), c.Conn(), schema, outboxsql.NotifyAuto); err != nil {
+		if _, err := outboxsql.Migrate(tb.Context(), c.Conn(), schema, outboxsql.MigrateOptions{Notify: outboxsql.NotifyAuto}); err != nil {
 			return err
 		}
 		return outboxsql.SetMode(tb.Context(), c.Conn(), schema, mode, outboxsql.ModeOptions{})

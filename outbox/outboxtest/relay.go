@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // Relay calls handlers for the events of a source, at once and in the order of ids, without a daemon and without
@@ -29,7 +30,7 @@ type route struct {
 // prefix, else "*". An invalid pattern ends the test.
 func (r *Relay) Handle(tb testing.TB, destination, pattern string, h delivery.Handler) {
 	tb.Helper()
-	if err := delivery.CheckPattern(pattern); err != nil {
+	if err := routing.Check(pattern); err != nil {
 		tb.Fatalf("outboxtest: %v", err)
 	}
 	r.routes = append(r.routes, route{destination, pattern, h})
@@ -65,7 +66,7 @@ func (r *Relay) deliver(ctx context.Context, e *Event) (n int, err error) {
 	for i := range r.routes {
 		patterns[i] = r.routes[i].pattern
 	}
-	best := delivery.BestPattern(patterns, e.Type)
+	best := routing.Best(patterns, e.Type)
 	if best < 0 {
 		return 0, nil
 	}

@@ -34,7 +34,7 @@ type relayPeer struct {
 func openNotifyd(mode outboxsql.Mode) opener {
 	return func(ctx context.Context, b *bench, db database) ([]variant, error) {
 		err := db.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-			if _, err := outboxsql.Migrate(ctx, c.Conn(), outboxSchema, outboxsql.NotifyKeep); err != nil {
+			if _, err := outboxsql.Migrate(ctx, c.Conn(), outboxSchema, outboxsql.MigrateOptions{}); err != nil {
 				return err
 			}
 			return outboxsql.SetMode(ctx, c.Conn(), outboxSchema, mode, outboxsql.ModeOptions{})

@@ -9,10 +9,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 )
 
 // Service describes a service of AWS, for errors.
@@ -47,7 +47,7 @@ type Conn struct {
 // Open makes a Conn for access, with its defaults and valid. It reads the files that access names,
 // below baseDir, and the SDK's files and environment, and makes no connection. The errors are
 // [*handlers.FieldError] where a setting is at fault. The caller closes the Conn.
-func Open(svc Service, access awsconf.Access, baseDir string) (*Conn, error) {
+func Open(svc Service, access handlers.AWS, baseDir string) (*Conn, error) {
 	conf, err := tlsconf.Load(access.TLS, baseDir)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
 
-	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
@@ -36,7 +36,7 @@ const (
 
 // load makes the configuration of a client. It reads the SDK's files and environment, and
 // makes no connection.
-func load(cfg awsconf.Access, conf *tls.Config) (aws.Config, *httpconn.Transport, error) {
+func load(cfg handlers.AWS, conf *tls.Config) (aws.Config, *httpconn.Transport, error) {
 	options := []func(*awsconfig.LoadOptions) error{
 		// The outbox tries again, and only failed events.
 		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),

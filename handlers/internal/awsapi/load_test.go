@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/handlers/awsconf"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // TestPlainBody: see plainBody.
@@ -32,7 +32,7 @@ func TestPlainBody(t *testing.T) {
 	}
 	_ = answer.Body.Close()
 
-	loaded, _, err := load(awsconf.Access{Region: "eu-central-1"}, nil)
+	loaded, _, err := load(handlers.AWS{Region: "eu-central-1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

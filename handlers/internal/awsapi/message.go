@@ -14,7 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -66,7 +67,7 @@ type MessageEncoder struct {
 
 // NewMessageEncoder returns an encoder for the service of that name, SQS or SNS. group is the setting
 // group_id. Each error is a [*handlers.FieldError].
-func NewMessageEncoder(service string, cfg message.Config, group string, fifo bool) (*MessageEncoder, error) {
+func NewMessageEncoder(service string, cfg handlers.Message, group string, fifo bool) (*MessageEncoder, error) {
 	m, err := message.New(cfg, message.Kafka()) // CloudEvents defines no binding for SQS or SNS
 	if err != nil {
 		return nil, err

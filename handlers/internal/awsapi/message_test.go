@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/message"
 )
 
 func TestForeign(t *testing.T) {
@@ -53,7 +54,7 @@ func TestTenAttributes(t *testing.T) {
 // TestReplayIsNoDuplicate: a FIFO place drops messages with a known id.
 func TestReplayIsNoDuplicate(t *testing.T) {
 	t.Parallel()
-	enc, err := NewMessageEncoder("SQS", message.Config{}, "", true)
+	enc, err := NewMessageEncoder("SQS", handlers.Message{}, "", true)
 	if err != nil {
 		t.Fatal(err)
 	}

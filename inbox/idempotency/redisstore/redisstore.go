@@ -4,7 +4,7 @@
 //
 // A crash of Redis loses writes that have not reached its disk or a replica, and eviction
 // loses keys. The request of a lost key runs again. Use maxmemory-policy noeviction and
-// appendonly yes, or package pgstore where that is not enough.
+// appendonly yes, or [idempotency.Postgres] where that is not enough.
 package redisstore
 
 import (

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
+	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
 	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
-	"github.com/notifyd/notifyd/inbox/idempotency/storetest"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/notifyd/notifyd/integration/writers/go/ent"
 	"github.com/notifyd/notifyd/integration/writers/go/sqlcorders"
+	"github.com/notifyd/notifyd/observe/oteltrace"
 	"github.com/notifyd/notifyd/outbox"
-	"github.com/notifyd/notifyd/outbox/oteloutbox"
 )
 
 // Order is a row of the table orders, and the payload of its event.
@@ -34,7 +34,7 @@ func withGORM(ctx context.Context, db *gorm.DB, order Order) error {
 		if err := tx.Create(&order).Error; err != nil {
 			return err
 		}
-		query, args, err := outbox.Statement(outbox.DefaultSchema, oteloutbox.Events(ctx, event(order))...)
+		query, args, err := outbox.Statement(outbox.DefaultSchema, oteltrace.Events(ctx, event(order))...)
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func withBun(ctx context.Context, db *bun.DB, order Order) error {
 		if _, err := tx.NewInsert().Model(&order).Exec(ctx); err != nil {
 			return err
 		}
-		return oteloutbox.WriteSQL(ctx, tx.Tx, event(order)) // the *sql.Tx: bun reads ? as a placeholder, and $1 as text
+		return oteltrace.WriteSQL(ctx, tx.Tx, event(order)) // the *sql.Tx: bun reads ? as a placeholder, and $1 as text
 	})
 }
 
@@ -57,7 +57,7 @@ func withSQLC(ctx context.Context, pool *pgxpool.Pool, order Order) error {
 		if err != nil {
 			return err
 		}
-		return oteloutbox.Write(ctx, tx, event(order))
+		return oteltrace.Write(ctx, tx, event(order))
 	})
 }
 
@@ -74,7 +74,7 @@ func withEnt(ctx context.Context, client *ent.Client, order Order) (err error) {
 	if err := tx.Order.Create().SetID(order.ID).SetEmail(order.Email).SetTotal(order.Total).Exec(ctx); err != nil {
 		return err
 	}
-	if err := oteloutbox.WriteSQL(ctx, tx, event(order)); err != nil {
+	if err := oteltrace.WriteSQL(ctx, tx, event(order)); err != nil {
 		return err
 	}
 	return tx.Commit()

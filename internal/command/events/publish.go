@@ -9,17 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/outbox"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // publishFlags are the flags of "notifyd publish".
@@ -174,7 +173,7 @@ func publish(ctx context.Context, a *command.App, db *command.DatabaseFlags, e o
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refused.Code {
 		case "42P01", "3F000": // no such table or schema
-			return 0, outboxsql.MissingTables(ctx, conn, db.Schema)
+			return 0, pgschema.MissingTables(ctx, conn, db.Schema)
 		case "23505":
 			return 0, &keyHeldError{eventType: e.Type, key: e.IdempotencyKey}
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/observe"
 )
 
 // statusRefresh is the interval of --watch.
@@ -111,7 +110,7 @@ func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
 		err = command.Sections(cmd.OutOrStdout(), names, func(name string) error { return show(f.db.Of(name)) })
 	}
 	if err == nil && f.exitCode && problems > 0 {
-		err = errors.New(cli.Count(problems, "problem") + ": " + observe.ActionRequired)
+		err = errors.New(cli.Count(problems, "problem") + ": " + status.ActionRequired)
 	}
 	return err
 }

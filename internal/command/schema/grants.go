@@ -3,11 +3,16 @@ package schema
 import (
 	"fmt"
 
-	"github.com/notifyd/notifyd/internal/command"
-
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/command"
 	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// The default names of the roles.
+const (
+	defaultWriter = "notifyd_writer"
+	defaultRelay  = "notifyd_relay"
 )
 
 // registerGrants gives "notifyd migrate" the flags of --print-grants. Without
@@ -17,8 +22,8 @@ func registerGrants(a *command.App, cmd *cobra.Command, otherwise func(*cobra.Co
 	var roles outboxsql.Roles
 	flags := cmd.Flags()
 	flags.BoolVar(&printing, "print-grants", false, "print the SQL that gives the roles their privileges, and change nothing")
-	flags.StringVar(&roles.Writer, "writer", "", "with --print-grants: the `role` that inserts events (default "+outboxsql.DefaultWriter+", or none if --relay is given)")
-	flags.StringVar(&roles.Relay, "relay", "", "with --print-grants: the `role` that the relay connects as (default "+outboxsql.DefaultRelay+", or none if --writer is given)")
+	flags.StringVar(&roles.Writer, "writer", "", "with --print-grants: the `role` that inserts events (default "+defaultWriter+", or none if --relay is given)")
+	flags.StringVar(&roles.Relay, "relay", "", "with --print-grants: the `role` that the relay connects as (default "+defaultRelay+", or none if --writer is given)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if printing {
 			return printGrants(a, cmd, roles)
@@ -45,7 +50,7 @@ func printGrants(a *command.App, cmd *cobra.Command, roles outboxsql.Roles) erro
 		}
 	}
 	if roles == (outboxsql.Roles{}) {
-		roles = outboxsql.Roles{Writer: outboxsql.DefaultWriter, Relay: outboxsql.DefaultRelay}
+		roles = outboxsql.Roles{Writer: defaultWriter, Relay: defaultRelay}
 	}
 	schema, _ := flags.GetString("schema")                     // cannot fail: "migrate" has the flag
 	db := command.DatabaseFlags{Schema: schema, URL: "unused"} // printing connects to nothing

@@ -9,15 +9,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -148,7 +148,7 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 
 	progress.Say("migrating schema %s", f.Schema)
 	if conn.PgConn().ParameterStatus("server_encoding") == "SQL_ASCII" {
-		_, _ = fmt.Fprintln(errOut, "warning: "+outboxsql.NoEncoding)
+		_, _ = fmt.Fprintln(errOut, "warning: "+pgschema.NoEncoding)
 	}
 
 	waiting := func(line string) { _, _ = fmt.Fprintln(errOut, line) }
@@ -157,7 +157,7 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 		_, _ = fmt.Fprintln(out, step)
 	}
 
-	applied, err := outboxsql.MigrateWith(ctx, conn, f.Schema, outboxsql.MigrateOptions{
+	applied, err := outboxsql.Migrate(ctx, conn, f.Schema, outboxsql.MigrateOptions{
 		Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting,
 	})
 	if err != nil {
@@ -308,7 +308,7 @@ func noteOthers(ctx context.Context, conn *pgx.Conn, schema string, applied []ou
 	if schema != outboxsql.DefaultSchema || len(applied) == 0 || applied[0].Number != 1 {
 		return nil
 	}
-	others, err := outboxsql.Elsewhere(ctx, conn, schema)
+	others, err := pgschema.Elsewhere(ctx, conn, schema)
 	if err == nil && len(others) > 0 {
 		_, err = fmt.Fprintf(errOut, "schema %s has a new outbox; the database has others in schema %s: if you meant one of these, set database.schema or --schema\n",
 			pgx.Identifier{schema}.Sanitize(), strings.Join(others, ", "))
@@ -380,7 +380,7 @@ func readState(ctx context.Context, conn *pgx.Conn, schema string, applied []out
 	if err != nil {
 		return nil, err
 	}
-	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
+	partitioned, err := pgschema.Partitioned(ctx, conn, schema)
 	if err != nil {
 		return nil, err
 	}

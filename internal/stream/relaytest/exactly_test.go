@@ -88,7 +88,7 @@ func (c *client) link(ctx context.Context) *link {
 	if c.links == nil {
 		c.links = make(map[int]*link)
 	}
-	part := delivery.Shard(ctx)
+	part := delivery.CallOf(ctx).Shard
 	if c.links[part] == nil {
 		c.links[part] = &link{broken: true}
 	}

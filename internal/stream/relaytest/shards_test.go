@@ -14,8 +14,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestStreamShardsSimulation: relays that come and go, are cut off, and are started with other numbers of shards lose nothing, and
@@ -130,7 +130,7 @@ func followShards(t *testing.T, lives []shardsLife) {
 	})
 	for i, life := range lives {
 		_, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, headers)
-			SELECT CASE WHEN g % 3 = 0 THEN 'late' ELSE 'one' END, aggregate_type, aggregate_id, '{}', jsonb_build_object('hash', `+outboxsql.Hash("")+`::text)
+			SELECT CASE WHEN g % 3 = 0 THEN 'late' ELSE 'one' END, aggregate_type, aggregate_id, '{}', jsonb_build_object('hash', `+pgschema.Hash("")+`::text)
 			FROM (SELECT g, 'a' AS aggregate_type, (g % $2::int)::text AS aggregate_id, 0::bigint AS id FROM generate_series(1, $1::int) AS g) AS e`, events, aggregates)
 		if err != nil {
 			t.Fatal(err)

@@ -349,7 +349,7 @@ func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*delivery.Event
 		if errs[i] = k.Deliver(ctx, e); errs[i] == nil {
 			continue
 		}
-		if !delivery.TotalOrder(ctx) {
+		if !delivery.CallOf(ctx).TotalOrder {
 			errs[i] = errors.New("the call does not say that it is of a total order")
 		}
 		for k := i + 1; k < len(events); k++ {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/handlers/awsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
@@ -50,8 +49,8 @@ const Secret = "correct/horse+battery/staple0123456789ab"
 const Region = "eu-central-1"
 
 // Access returns a complete configuration for the server at endpoint.
-func Access(endpoint string) awsconf.Access {
-	return awsconf.Access{Endpoint: endpoint, Region: Region, AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: handlers.NewSecret(Secret)}
+func Access(endpoint string) handlers.AWS {
+	return handlers.AWS{Endpoint: endpoint, Region: Region, AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: handlers.NewSecret(Secret)}
 }
 
 // Context returns a context with the deadline of patience.

@@ -55,7 +55,7 @@ func (t Tables) make(ctx context.Context, url string) error {
 	}
 	defer store.Close(ctx, conn)
 	schema := cmp.Or(t.Schema, outboxsql.DefaultSchema)
-	if _, err := outboxsql.Migrate(ctx, conn, schema, cmp.Or(t.Notify, outboxsql.NotifyAuto)); err != nil {
+	if _, err := outboxsql.Migrate(ctx, conn, schema, outboxsql.MigrateOptions{Notify: cmp.Or(t.Notify, outboxsql.NotifyAuto)}); err != nil {
 		return err
 	}
 	if t.Partitioned {

@@ -1,8 +1,0 @@
-//go:build !unix
-
-package log
-
-import "os"
-
-// isClosed reports false: the runtime does not replace a closed file.
-func isClosed(*os.File) bool { return false }
