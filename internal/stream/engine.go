@@ -121,6 +121,7 @@ func New(o Options) *Engine {
 		lanes: make(map[shardKey]dispatch.StreamLane), shards: make(map[shardKey]*activeShard),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
+
 	var patterns []string
 	for _, l := range e.d.StreamLanes() {
 		d := l.Destination()
@@ -134,20 +135,25 @@ func New(o Options) *Engine {
 			Start:  o.Starts[d.Name], Shards: max(1, d.Shards),
 		})
 	}
+
 	slices.Sort(patterns)
 	for i := range e.wanted {
 		w := &e.wanted[i]
 		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
 		e.routes = append(e.routes, w.Wanted)
 	}
+
 	e.wake = wake.New(wake.Options{
 		Poll: o.Limits.PollInterval, Trigger: o.Trigger, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("notify", err) },
 	})
+
 	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Arrange: e.arrange, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report, Layouts: make(map[string]string)}
+
 	for _, w := range e.wanted {
 		leases.Destinations = append(leases.Destinations, w.Destination)
 		leases.Layouts[w.Destination] = w.layout()
 	}
+
 	e.leases = lease.NewHolder(o.Connector, leases, o.Log)
 	return e
 }
@@ -176,6 +182,7 @@ func (e *Engine) arrange(ctx context.Context, server, destination string) error 
 	w := e.wantedOf(destination)
 	a := &layoutChange{e: e, w: &w, server: server}
 	err := a.run(ctx)
+
 	switch {
 	case errors.Is(err, errConcurrentChange), errors.Is(err, position.ErrFenced):
 		return nil
@@ -185,6 +192,7 @@ func (e *Engine) arrange(ctx context.Context, server, destination string) error 
 	case err != nil:
 		return fmt.Errorf("change the shards of %q: %w", destination, err)
 	}
+
 	e.log.InfoContext(ctx, "shards of a destination changed", "destination", destination, "shards", w.Shards, "head", a.head)
 	return nil
 }
@@ -214,23 +222,28 @@ func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	e.d.Begin(ctx)
+
 	e.mu.Lock()
 	e.ctx = ctx
 	e.mu.Unlock()
+
 	var work sync.WaitGroup
 	work.Go(func() { e.wake.Run(ctx) })
 	work.Go(func() { e.watchLast(ctx) })
+
 	var leased error
 	work.Go(func() {
 		leased = e.leases.Run(ctx) // it waits for the shards
 		cancel()
 	})
+
 	var refused error
 	select {
 	case <-ctx.Done():
 	case refused = <-e.refused:
 		cancel()
 	}
+
 	err := e.d.Drain(&sync.WaitGroup{})
 	close(e.abandoned)
 	work.Wait()
@@ -310,6 +323,7 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 		}
 		return holders.Suppressed(ctx)
 	}
+
 	return func(ctx context.Context) (wake.Writers, error) {
 		if !released {
 			if yes, err := suppressed(ctx); yes || err != nil {
@@ -317,20 +331,25 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 			}
 			released, tick = true, e.writers.Tick()
 		}
+
 		now, err := e.scanAfter(ctx, tick)
 		if err != nil || now == nil {
 			return wake.Open, err
 		}
+
 		if silent == nil {
 			silent = now
 		}
+
 		if now.HasAny(silent) {
 			return wake.Open, nil
 		}
+
 		if yes, err := suppressed(ctx); yes || err != nil { // by a relay whose notification was not received
 			released, silent = false, nil
 			return wake.Suppressed, err
 		}
+
 		return wake.Ended, nil
 	}
 }
@@ -363,19 +382,24 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 // Stats adds the figures of the stream.
 func (e *Engine) Stats(s *observe.Stats) {
 	s.Mode, s.WakeState = observe.ModeStream, e.wake.State().String()
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	s.Positions = []observe.PositionStats{}
 	for at, r := range e.shards {
 		p := observe.PositionStats{Destination: at.destination, Shard: at.shard, Loading: true}
 		if r.runner != nil {
 			p = r.runner.stats()
 		}
-		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head && r.runner != nil {
+
+		p.Last = max(p.Head, e.last.Load())
+		if p.Last > p.Head && r.runner != nil {
 			p.Unread = e.possible(tail.Ranges{{From: p.Head + 1, To: p.Last}})
 		}
 		s.Positions = append(s.Positions, p)
 	}
+
 	sortPositions(s.Positions)
 }
 
@@ -419,10 +443,12 @@ func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
 func (e *Engine) gained(l lease.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &activeShard{stop: stop, over: make(chan struct{})}
 	e.shards[shardKey{l.Destination, l.Shard}] = r
 	e.countShardsLocked()
+
 	go func() { // lost waits for it
 		defer close(r.over)
 		err := e.serveAgain(ctx, r, l)
@@ -435,6 +461,7 @@ func (e *Engine) gained(l lease.Lease) {
 			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "shard", l.Shard, "err", err)
 			e.leases.Rebalance()
 		}
+
 		if errors.Is(err, lease.ErrMoved) {
 			e.leases.Reconnect(&l)
 		}
@@ -449,6 +476,7 @@ func (e *Engine) serveAgain(ctx context.Context, r *activeShard, l lease.Lease) 
 		if !errors.Is(err, engine.ErrPanicked) || ctx.Err() != nil {
 			return err
 		}
+
 		e.report(reportName(shardKey{l.Destination, l.Shard}), err)
 		sleep(ctx, pauses.After(err))
 	}
@@ -460,6 +488,7 @@ func (e *Engine) serve(ctx context.Context, r *activeShard, l lease.Lease) error
 	if err != nil || p == nil {
 		return err
 	}
+
 	var runner runner
 	if l.Destination == "" {
 		runner = newUnroutedScanner(e, *p)
@@ -470,6 +499,7 @@ func (e *Engine) serve(ctx context.Context, r *activeShard, l lease.Lease) error
 		}
 		runner = newShard(e, lane, *p)
 	}
+
 	e.mu.Lock()
 	r.runner = runner
 	e.mu.Unlock()
@@ -480,6 +510,7 @@ func (e *Engine) serve(ctx context.Context, r *activeShard, l lease.Lease) error
 func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, error) {
 	name := reportName(shardKey{l.Destination, l.Shard})
 	pauses := store.NewPauses()
+
 	defer e.accepted(name)
 	for ctx.Err() == nil {
 		var p position.Position
@@ -487,6 +518,7 @@ func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, e
 			p, err = position.Load(ctx, conn, l)
 			return err
 		})
+
 		switch {
 		case err == nil:
 			return &p, nil
@@ -528,11 +560,14 @@ func (e *Engine) lost(destination string, shard int) {
 	e.mu.Lock()
 	r := e.shards[at]
 	e.mu.Unlock()
+
 	if r == nil {
 		return
 	}
+
 	r.stop()
 	<-r.over
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.shards, at)
@@ -561,6 +596,7 @@ func (e *Engine) countShardsLocked() {
 	if e.shards[shardKey{}] != nil {
 		n--
 	}
+
 	e.readers.Store(int64(n))
 	e.wake.Readers(n)
 }
@@ -590,20 +626,24 @@ func (e *Engine) watchLast(ctx context.Context) {
 			if err != nil {
 				return err
 			}
+
 			used, err := tail.ParseRanges(text)
 			if err != nil {
 				return fmt.Errorf("read the assigned ids: %w", err)
 			}
+
 			used.Add(tail.Range{From: last + 1, To: math.MaxInt64}) // ids assigned since then
 			e.used.Store(&used)
 			e.last.Store(last)
 			return pgschema.CheckIDs(ctx, conn, e.Connector.Schema)
 		})
+
 		if permanent(err) || modelock.EndsRelay(err) {
 			e.refuse(err)
 		} else if ctx.Err() == nil {
 			e.report("highest id", err)
 		}
+
 		sleep(ctx, lastEvery)
 	}
 }

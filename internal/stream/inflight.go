@@ -36,10 +36,12 @@ func (g *inFlight) cannotSend() bool {
 // deliverReturned hands over returned deliveries, in the order of ids: up to n from the i-th.
 func (g *inFlight) deliverReturned(i, n int) bool {
 	g.leaseInvalid = !g.pos.Valid()
-	if g.full = g.leaseInvalid; g.full {
+	g.full = g.leaseInvalid
+	if g.full {
 		return false
 	}
-	if n = g.reserve(min(n, g.e.limits.Batch)); n == 0 {
+	n = g.reserve(min(n, g.e.limits.Batch))
+	if n == 0 {
 		return false
 	}
 	p := g.batch()

@@ -131,7 +131,8 @@ func (a *layoutChange) lockPositions(ctx context.Context, tx pgx.Tx) ([]shardPos
 		if err := row.Scan(&s.id, &s.epoch, &s.layout, &s.Head, &open, &former); err != nil {
 			return s, err
 		}
-		if s.Open, err = tail.ParseRanges(open); err != nil {
+		s.Open, err = tail.ParseRanges(open)
+		if err != nil {
 			return s, err
 		}
 		s.former, err = position.ParseFormer(former)
@@ -220,7 +221,8 @@ func (a *layoutChange) adoptShard(ctx context.Context, d *dispatch.Destination, 
 	s := a.positions[shard]
 	var p position.Position
 	err := a.use(ctx, func(ctx context.Context, conn *session.Conn) (err error) {
-		if p, err = position.Load(ctx, conn, lease.Lease{Destination: d.Name, Shard: shard, PositionID: s.id, Epoch: s.epoch, Server: a.server}); err != nil {
+		p, err = position.Load(ctx, conn, lease.Lease{Destination: d.Name, Shard: shard, PositionID: s.id, Epoch: s.epoch, Server: a.server})
+		if err != nil {
 			return err
 		}
 		p.Exact = true

@@ -86,7 +86,10 @@ func (limitOfKeys) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatc
 		}
 		a := dispatch.Answer{Delivery: d, Verdict: dispatch.VerdictParked}
 		if !behind {
-			a.Verdict, a.Delay, a.Class, a.Err = dispatch.VerdictQuarantined, waits[i], delivery.ClassDestination, dispatch.ErrLimited
+			a.Verdict = dispatch.VerdictQuarantined
+			a.Delay = waits[i]
+			a.Class = delivery.ClassDestination
+			a.Err = dispatch.ErrLimited
 			if inOrder {
 				stay[d.Key] = true
 				to.held = append(to.held, d.Key)

@@ -342,7 +342,8 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) (refused []sess
 			var ids []int64
 			var end place
 			var some []session.Refused[int64]
-			if err = conn.QueryRow(ctx, sqlParked, append(slices.Clone(page), []int64(nil))...).Scan(&end.key, &end.id, &ids); err == nil {
+			err = conn.QueryRow(ctx, sqlParked, append(slices.Clone(page), []int64(nil))...).Scan(&end.key, &end.id, &ids)
+			if err == nil {
 				some, err = l.inHalves(ctx, conn, ids, write)
 			}
 			refused, next = append(refused, some...), end
@@ -385,7 +386,8 @@ func (l *loader) unname(ctx context.Context, conn *session.Conn) (refused []sess
 				err := tx.QueryRow(ctx, sqlUnname, l.name, walkPage, from, some).Scan(&locked, &changed)
 				return cmp.Or(err, session.CheckChanged("unname", changed, locked))
 			}
-			if err = l.write(ctx, conn, func(tx pgx.Tx) error { return write(tx, ids) }); session.IsOfRow(err) {
+			err = l.write(ctx, conn, func(tx pgx.Tx) error { return write(tx, ids) })
+			if session.IsOfRow(err) {
 				var some []session.Refused[int64]
 				some, err = l.inHalves(ctx, conn, ids, write)
 				refused = append(refused, some...)

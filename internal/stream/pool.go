@@ -140,7 +140,8 @@ func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) er
 				return err
 			}
 		}
-		if answer = f(c.conn); answer != nil && store.Spoiled(c.conn.Conn, answer) {
+		answer = f(c.conn)
+		if answer != nil && store.Spoiled(c.conn.Conn, answer) {
 			return answer
 		}
 		return nil
@@ -157,7 +158,8 @@ func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 	if errors.Is(err, lease.ErrMoved) && c.life != "" {
 		store.Close(ctx, c.conn.Conn)
 		c.life, c.mode = "", false
-		if c.conn, err = p.connector.Open(ctx, roleStream); err == nil {
+		c.conn, err = p.connector.Open(ctx, roleStream)
+		if err == nil {
 			err = requires(ctx, c.conn)
 		}
 	}
@@ -193,7 +195,8 @@ func (p *pool) lend(ctx context.Context, f func(context.Context, *session.Conn) 
 				return err
 			}
 		}
-		if answer = f(ctx, c.conn); answer != nil && store.Spoiled(c.conn.Conn, answer) {
+		answer = f(ctx, c.conn)
+		if answer != nil && store.Spoiled(c.conn.Conn, answer) {
 			return answer
 		}
 		return nil
@@ -226,7 +229,9 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 		if err != nil {
 			return err
 		}
-		c.conn, c.life, c.mode = conn, "", false
+		c.conn = conn
+		c.life = ""
+		c.mode = false
 	}
 	err := f(ctx, c)
 	if err != nil && !errors.Is(err, position.ErrFenced) && c.conn != nil {

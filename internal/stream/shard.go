@@ -76,17 +76,26 @@ type shard struct {
 
 func newShard(e *Engine, lane dispatch.StreamLane, p position.Position) *shard {
 	sh := &shard{
-		common: common{e: e, name: p.Destination, reportAs: reportName(shardKey{p.Destination, p.Shard}), lane: lane, limit: newLimit(lane.Destination()), pos: p, wake: make(chan struct{}, 1)},
-		order:  newOrder(lane, e.keys),
+		common: common{
+			e: e, name: p.Destination, reportAs: reportName(shardKey{p.Destination, p.Shard}),
+			lane: lane, limit: newLimit(lane.Destination()), pos: p, wake: make(chan struct{}, 1),
+		},
+		order: newOrder(lane, e.keys),
 	}
-	sh.exact = e.exact(lane.Destination(), &sh.pos, func(ctx context.Context, f func(*session.Conn) error) error { return e.pool.use(ctx, &sh.pos.Lease, f) })
+
+	sh.exact = e.exact(lane.Destination(), &sh.pos, func(ctx context.Context, f func(*session.Conn) error) error {
+		return e.pool.use(ctx, &sh.pos.Lease, f)
+	})
 	sh.pos.Exact = sh.exact != nil
+
 	sh.replay = replay.NewSender(sh.forReplay())
 	sh.inFlight = inFlight{common: &sh.common, checkpoints: sh.pos.Exact}
+
 	sh.inFlight.store = func(a *dispatch.Answer) {
 		sh.answered(a)
 		sh.progress.dirty = true
 	}
+
 	sh.reset(p.Head, p.Open)
 	sh.figures.Store(&observe.PositionStats{Destination: p.Destination, Shard: p.Shard, Loading: true, Head: p.Head})
 	return sh
@@ -98,6 +107,7 @@ func (sh *shard) forReplay() replay.Shard {
 		Outbox: sh.e.Outbox, Lane: sh.lane, Keys: sh.e.keys, Limits: sh.e.limits, Writers: sh.e.writers, Log: sh.e.log,
 		Gets: sh.gets, Passes: sh.passes, Valid: sh.pos.Valid, Wake: sh.poke, Changed: func() { sh.progress.dirty = true }, Write: sh.writeOwned,
 	}
+
 	if sh.limit != nil {
 		s.Page = sh.limit.page
 	}
@@ -105,13 +115,22 @@ func (sh *shard) forReplay() replay.Shard {
 }
 
 // reset returns the memory of the shard to the state after a take-over.
+
 func (sh *shard) reset(head int64, open tail.Ranges) {
 	sh.reader, sh.from = tail.NewReader(head, open, sh.e.writers), head
+
 	sh.inFlight.events, sh.stored, sh.progress = flight.New(sh.pos.Valid, sh.poke), newStored(&sh.common, &sh.order, &sh.progress), progress{}
 	sh.next, sh.types, sh.former = next{gapWait: firstGapPoll}, routes.NewTypes(), sh.pos.Former
-	sh.checkAt, sh.routed, sh.loaded, sh.totalBlocked, sh.readLittle = time.Time{}, false, false, false, false
+
+	sh.checkAt = time.Time{}
+	sh.routed = false
+	sh.loaded = false
+	sh.totalBlocked = false
+	sh.readLittle = false
+
 	sh.replay.Forget()
 	sh.exact.Forget()
+
 	sh.hint.Store(true)
 }
 
@@ -123,6 +142,7 @@ func (sh *shard) run(ctx context.Context) error {
 	defer sh.e.accepted(sh.reportAs)
 	defer sh.e.accepted(sh.reportSingle())
 	defer sh.publish()
+
 	for ctx.Err() == nil {
 		err := sh.openExact(ctx)
 		if err == nil {
@@ -135,6 +155,7 @@ func (sh *shard) run(ctx context.Context) error {
 				})
 			})
 		}
+
 		sh.publish()
 		switch {
 		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), errors.Is(err, engine.ErrPanicked), permanent(err):
@@ -174,14 +195,17 @@ func (sh *shard) openExact(ctx context.Context) error {
 		return nil
 	}
 	// First, because Open moves the position to the copy.
+
 	err := sh.e.pool.use(ctx, &sh.pos.Lease, func(conn *session.Conn) error { return sh.checkIDs(ctx, conn) })
 	if err != nil {
 		return err
 	}
+
 	at, err := sh.exact.Open(ctx)
 	if err != nil {
 		return err
 	}
+
 	sh.reader, sh.from = tail.NewReader(at.Head, at.Open, sh.e.writers), at.Head
 	return nil
 }
@@ -194,9 +218,11 @@ func (sh *shard) releaseStaged(ctx context.Context, conn *session.Conn) error {
 	case len(sh.inFlight.staged) == 0:
 		return nil
 	}
+
 	if err := sh.exact.Checkpoint(ctx, conn); err != nil {
 		return err
 	}
+
 	head, open := sh.watermark(true)
 	sh.exact.Advance(head, open, maps.Keys(sh.stored.running))
 	sh.inFlight.release()
@@ -209,6 +235,7 @@ func (sh *shard) restart(ctx context.Context) error {
 	if !sh.drain() {
 		return sh.lastSave(ctx, nil)
 	}
+
 	if !sh.stored.pending.empty() || sh.replay.Running() {
 		// The destination keeps neither certain failures nor the deliveries of a replay. If this write fails, the
 		// events are read again.
@@ -216,9 +243,11 @@ func (sh *shard) restart(ctx context.Context) error {
 			sh.e.report(sh.reportAs, err)
 		}
 	}
+
 	counted := sh.progress
 	sh.reset(sh.pos.Head, sh.pos.Open)
 	sh.progress.acknowledged, sh.progress.written, sh.progress.saves = counted.acknowledged, counted.acknowledged, counted.saves
+
 	sh.lane.Own(sh.poke)
 	return nil
 }
@@ -228,6 +257,7 @@ func (sh *shard) checkIDs(ctx context.Context, conn *session.Conn) error {
 	if err := sh.pos.CheckIDs(ctx, conn, sh.e.Log, tail.Watermark{Head: sh.reader.Head(), Open: sh.reader.Gaps()}); err != nil {
 		return err
 	}
+
 	sh.checkAt = time.Now().Add(sh.e.limits.PollInterval)
 	return nil
 }
@@ -235,6 +265,7 @@ func (sh *shard) checkIDs(ctx context.Context, conn *session.Conn) error {
 // prepare does the work that precedes the first read, and once per poll interval. It reports whether that work is complete.
 func (sh *shard) prepare(ctx context.Context, conn *session.Conn) (done bool, err error) {
 	l := loader{common: &sh.common, order: &sh.order, stored: &sh.stored, reader: sh.reader, write: sh.writeOwned}
+
 	if !time.Now().Before(sh.checkAt) {
 		if err := sh.checkIDs(ctx, conn); err != nil {
 			return false, err
@@ -243,29 +274,36 @@ func (sh *shard) prepare(ctx context.Context, conn *session.Conn) (done bool, er
 			return true, l.findParked(ctx, conn)
 		}
 	}
+
 	if sh.loaded {
 		return true, nil
 	}
+
 	if ok, err := sh.handed(ctx, conn); err != nil || !ok {
 		sh.next.at = time.Now().Add(handPoll)
 		return false, err
 	}
+
 	if err := l.load(ctx, conn); err != nil {
 		return false, err
 	}
+
 	// A delayed event that is due may come after events that the previous owner had in memory.
 	if sh.order.kept && !sh.order.total && sh.reader.Gaps().Len() > 0 {
 		sh.stored.readThrough = max(sh.stored.readThrough, sh.reader.Head())
 	}
+
 	// If another shard was ahead when the routes changed, events from the unrouted scanner may come after unread
 	// events.
 	if sh.order.kept {
 		sh.stored.readThrough = max(sh.stored.readThrough, sh.types.Before.Head)
 	}
+
 	// Before the stored queues are checked.
 	if err := sh.replay.Find(ctx, conn); err != nil {
 		return false, err
 	}
+
 	sh.loaded = true
 	return true, nil
 }
@@ -294,30 +332,37 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 		if err != nil {
 			return err
 		}
+
 		// The shard will read its open events with the current routes.
 		head, open := sh.watermark(true)
 		at := tail.Watermark{Head: head, Open: open}
+
 		last := routes.Newest(all)
 		changed = last == nil || !last.Equal(&wanted.Routes)
 		if changed && sh.pos.Shards > 1 {
 			return errLayout // the routes change for all shards together
 		}
+
 		if changed {
 			change := routes.Change{All: sh.e.routes, To: wanted.Wanted, Last: last, At: sh.former.Passed(at), Passed: at}
 			if err := change.Store(ctx, tx); err != nil {
 				return err
 			}
-			if all, err = routes.Read(ctx, tx, &sh.name); err != nil {
+			all, err = routes.Read(ctx, tx, &sh.name)
+			if err != nil {
 				return err
 			}
 			last = routes.Newest(all)
 		}
+
 		if !last.From.Within(head, open) { // only if the destination has, or had, several shards
 			sh.types.Before = last.From
 		}
+
 		sh.types.Former = slices.DeleteFunc(all, func(s routes.Range) bool { return !s.Ended || s.Until.Within(head, open) })
 		return routes.Noted(ctx, tx, sh.name)
 	})
+
 	if err == nil && changed {
 		return sh.e.announce(ctx, conn)
 	}
@@ -325,36 +370,45 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 }
 
 // work works for as long as there is anything to do.
+
 func (sh *shard) work(ctx context.Context, conn *session.Conn) error {
 	began := time.Now()
 	defer func() { sh.reader.Wait() }()
+
 	for ctx.Err() == nil {
 		sh.collect()
 		sh.reader.Wait() // a begun read may be using the connection
 		if err := sh.releaseStaged(ctx, conn); err != nil {
 			return err
 		}
+
 		mustCheck := !time.Now().Before(sh.checkAt)
-		if sh.yielded = mustCheck || sh.e.pool.mustYield(began); sh.yielded {
+		sh.yielded = mustCheck || sh.e.pool.mustYield(began)
+		if sh.yielded {
 			return nil
 		}
+
 		if sh.seek.Swap(false) {
 			sh.stored.due.Now()
 			sh.replay.FindNow()
 		}
+
 		if err := sh.replay.Find(ctx, conn); err != nil {
 			return err
 		}
+
 		sh.stored.retryWithheld()
 		if sh.progress.due() || sh.stored.aggregates.AnyNext() || sh.stored.mustWrite() {
 			if err := sh.store(ctx, conn); err != nil {
 				return err
 			}
 		}
+
 		did, err := sh.feed(ctx, conn)
 		if err != nil {
 			return err
 		}
+
 		if !did {
 			return sh.findWriters(ctx, conn)
 		}
@@ -366,7 +420,9 @@ func (sh *shard) work(ctx context.Context, conn *session.Conn) error {
 func (sh *shard) collect() {
 	acknowledged, changed := sh.inFlight.events.Take(sh.answered)
 	sh.progress.acknowledged += acknowledged
+
 	replayed := sh.replay.Take(func(a *dispatch.Answer, row deliveries.Entry) { sh.stored.settle(a, entry{Entry: row, replayed: true}) }, sh.exact.NoteReturned)
+
 	sh.progress.dirty = sh.progress.dirty || changed || replayed
 }
 
@@ -393,7 +449,8 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 	held := sh.stored.totalHeld()
 	if n := sh.unheld(); n > 0 && !held {
 		if sh.fewToChoose(n) {
-			if did, err = sh.read(ctx, conn); did || err != nil {
+			did, err = sh.read(ctx, conn)
+			if did || err != nil {
 				return did, err
 			}
 		}
@@ -419,7 +476,8 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 	}
 	sh.stored.dueTurn = !sh.stored.dueTurn || first
 	if sh.stored.dueTurn && sh.stored.due.IsDue(time.Now()) {
-		if did, err = sh.feedDue(ctx, conn); did || err != nil {
+		did, err = sh.feedDue(ctx, conn)
+		if did || err != nil {
 			return did, err
 		}
 		if first && sh.stored.due.IsDue(time.Now()) { // the lane has no capacity
@@ -430,12 +488,14 @@ func (sh *shard) feed(ctx context.Context, conn *session.Conn) (did bool, err er
 		}
 	}
 
-	if sh.totalBlocked = sh.stored.totalHeld(); sh.totalBlocked {
+	sh.totalBlocked = sh.stored.totalHeld()
+	if sh.totalBlocked {
 		sh.e.began()
 		return false, nil
 	}
 
-	if did, err = sh.read(ctx, conn); did || err != nil || sh.inFlight.full {
+	did, err = sh.read(ctx, conn)
+	if did || err != nil || sh.inFlight.full {
 		return did, err
 	}
 	return sh.feedReplay(ctx, conn)
@@ -480,9 +540,11 @@ func (sh *shard) feedReplay(ctx context.Context, conn *session.Conn) (did bool, 
 			return open
 		},
 	})
+
 	if p != nil {
 		sh.inFlight.send(p, nil)
 	}
+
 	if caughtUp {
 		sh.stored.due.Now()
 	}
@@ -494,10 +556,12 @@ func (sh *shard) read(ctx context.Context, conn *session.Conn) (did bool, err er
 	if !sh.readsNow() {
 		return false, nil
 	}
+
 	if sh.stored.readThrough == 0 && sh.lane.Waits(false) {
 		sh.next.at = time.Now().Add(heldPoll) // stored deliveries go first
 		return false, nil
 	}
+
 	reserved := sh.inFlight.reserve(sh.e.limits.Batch)
 	if reserved == 0 {
 		return false, nil
@@ -507,12 +571,17 @@ func (sh *shard) read(ctx context.Context, conn *session.Conn) (did bool, err er
 
 // readsNow reports whether the table must be read.
 func (sh *shard) readsNow() bool {
-	return sh.next.more || !time.Now().Before(sh.next.at) || sh.hint.Load() || sh.stored.readThrough > 0 || sh.readLittle && !sh.holdsMany()
+	if sh.next.more || !time.Now().Before(sh.next.at) {
+		return true
+	}
+	isAsked := sh.hint.Load() || sh.stored.readThrough > 0
+	return isAsked || sh.readLittle && !sh.holdsMany()
 }
 
 // readNext reads up to reserved events, for which the lane has capacity.
 func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int) (did bool, err error) {
 	now := time.Now()
+
 	before, goes := sh.reader.Head(), sh.unheld()
 	announced, b, err := sh.nextBatch(ctx, conn, reserved)
 	if err != nil {
@@ -522,32 +591,47 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 		sh.hint.Store(true)
 		return false, err
 	}
+
 	sh.setFull(b.Full)
-	if capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes; capacity > 0 && b.Full && reserved == sh.e.limits.Batch && sh.stored.readThrough == 0 && sh.exact == nil && sh.heldFrom() == math.MaxInt64 {
+	capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes
+	if b.Full && reserved == sh.e.limits.Batch && capacity > 0 && sh.mayReadAhead() {
 		q := sh.query(ctx, reserved)
 		q.Bytes = min(q.Bytes, capacity)
 		sh.reader.Begin(ctx, conn, q) // runs while this batch is handed over
 	}
+
 	sh.deliver(&b, reserved)
 	sh.types.Forget(sh.reader.Head(), sh.reader.Gaps())
 	if b.Seen > 0 && sh.pos.Shards == 1 { // a shard does not learn the types of the others
 		sh.seen.Store(&seen{tail.Seen{From: sh.from, Head: sh.reader.Head(), Gaps: sh.reader.Gaps()}, sh.types.Met()})
 	}
+
 	if sh.former != nil && sh.former.Finished(sh.reader.Head(), sh.reader.Gaps()) {
 		sh.former = nil
 	}
+
 	// The death of ids is progress as well.
 	gapIDs := sh.reader.Gaps().IDs()
 	if sh.reader.Head() != before || b.Seen > 0 || gapIDs != sh.next.gapIDs {
 		sh.progress.dirty = true
 	}
+
 	sh.e.wake.Saw(b.Seen, b.Full, announced)
 	sh.next.plan(now, sh.e.wake.Pause(), sh.e.limits.PollInterval, b.Seen > 0, gapIDs)
-	if sh.stored.readThrough > 0 && (!b.Full || b.Last > before && sh.reader.Head() >= sh.stored.readThrough) { // the gaps come first
-		sh.stored.readThrough, sh.progress.dirty = 0, true
+
+	isThrough := !b.Full || b.Last > before && sh.reader.Head() >= sh.stored.readThrough // the gaps come first
+	if sh.stored.readThrough > 0 && isThrough {
+		sh.stored.readThrough = 0
+		sh.progress.dirty = true
 	}
+
 	sh.e.began()
 	return b.Full || b.Seen > 0 || sh.unheld() > goes, nil
+}
+
+// mayReadAhead reports whether the next batch may be read before this one is handed over: its events wait for nothing.
+func (sh *shard) mayReadAhead() bool {
+	return sh.stored.readThrough == 0 && sh.exact == nil && sh.heldFrom() == math.MaxInt64
 }
 
 // freshFor is how long a batch that was read ahead stays usable, from the begin of its read. Later its delays are
@@ -560,6 +644,7 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 		b, err = sh.reader.Take()
 		return sh.hint.Load(), b, err // events may have been announced after the read began, so another read follows
 	}
+
 	q := sh.query(ctx, reserved)
 	announced, sh.readLittle = sh.hint.Swap(false), q.Reach == tail.ReachFirstGap
 	b, err = sh.reader.Read(ctx, conn, q)
@@ -572,13 +657,19 @@ func (sh *shard) query(ctx context.Context, n int) tail.Query {
 		Shard: sh.tailShard(),
 		Limit: n, Rows: skipAhead * n, Bytes: sh.e.limits.Bytes, EventBytes: sh.e.limits.EventBytes, Skip: sh.types.Skip, Assigned: sh.e.last.Load(),
 	}
+
 	switch {
 	case sh.holdsMany():
 		q.Reach = tail.ReachFirstGap
-	case sh.exact.OnlyGaps(ctx, sh.reader), sh.order.total && sh.stored.readThrough > 0 && sh.stored.readThrough <= sh.reader.Head():
+	case sh.exact.OnlyGaps(ctx, sh.reader), sh.order.total && sh.hasReadHead():
 		q.Reach = tail.ReachGaps
 	}
 	return q
+}
+
+// hasReadHead reports whether only gaps are left of the events that must be read before others are delivered.
+func (sh *shard) hasReadHead() bool {
+	return sh.stored.readThrough > 0 && sh.stored.readThrough <= sh.reader.Head()
 }
 
 // tailShard returns the shard to read if the destination has several, or had until recently: then the hashes tell which
@@ -620,7 +711,9 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 			continue
 		}
 
-		e.Destination, e.Outbox, e.Attempt = sh.name, sh.e.Outbox, 1
+		e.Destination = sh.name
+		e.Outbox = sh.e.Outbox
+		e.Attempt = 1
 		if b.Delays != nil && b.Delays[i] > 0 {
 			late := deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Retry, Delay: b.Delays[i], Own: true}
 			sh.stored.pending.put(entry{Entry: late, fresh: true, available: b.Clock.After(b.Delays[i])})
@@ -663,22 +756,26 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 // move the position back.
 func (sh *shard) save(ctx context.Context, conn *session.Conn) error {
 	limit := position.RoundTrip
+
 	if at, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(at))
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, position.ErrSlow)
 	defer cancel()
+
 	if sh.exact != nil {
 		// A failure until now is a row, and passed; a later failure is neither. A successor that found both would
 		// deliver the event twice.
 		sh.collect()
 	}
+
 	return sh.saveSnapshot(ctx, conn, sh.snapshot())
 }
 
 // snapshot begins a write. Events acknowledged later belong to the next write: in this one they are open.
 func (sh *shard) snapshot() (c snapshot) {
 	sh.progress.dirty = false
+
 	c.head, c.open = sh.watermark(false)
 	sh.noteRanges(len(c.open))
 	c.replay = sh.replay.Progress(sh.stored.withheld.Rows.fresh(true))
@@ -689,6 +786,7 @@ func (sh *shard) snapshot() (c snapshot) {
 // may fill the oldest gap; 0 stands for a prepared transaction.
 func (sh *shard) noteRanges(n int) {
 	were := sh.progress.ranges
+
 	sh.progress.ranges = n
 	if n <= observe.ManyRanges || were > observe.ManyRanges {
 		return
@@ -705,33 +803,41 @@ func (sh *shard) saveSnapshot(ctx context.Context, conn *session.Conn, c snapsho
 	if sh.exact == nil {
 		sh.collect()
 	}
+
 	delta := sh.progress.acknowledged - sh.progress.written
 	w := &sh.stored.pending
 	c.replay.CountFailed()
+
 	if w.empty() && c.replay.Empty() {
 		ok, err := sh.pos.Save(ctx, conn, c.head, c.open, delta)
 		return sh.saved(ok, err, delta, began)
 	}
+
 	ok := false
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
 		// First, because it locks the position against a successor.
-		if ok, err = sh.pos.Save(ctx, tx, c.head, c.open, delta); err != nil || !ok {
+		ok, err = sh.pos.Save(ctx, tx, c.head, c.open, delta)
+		if err != nil || !ok {
 			return cmp.Or(err, position.ErrFenced)
 		}
-		if err = c.replay.Write(ctx, tx); err != nil {
+		err = c.replay.Write(ctx, tx)
+		if err != nil {
 			return err
 		}
 		return w.write(ctx, tx, sh.name, sh.order.shard, sh.e.channel())
 	})
+
 	if err == nil {
 		sh.replay.Written(&c.replay)
 		// After the commit: a search for due rows finds only written ones.
 		sh.stored.pendingWritten()
 		sh.stored.nothingWithheld()
 	}
+
 	if ok && session.IsOfRow(err) && !w.empty() && !conn.IsClosed() {
 		delta, err = 0, sh.saveInHalves(ctx, conn, err)
 	}
+
 	return sh.saved(ok, err, delta, began)
 }
 
@@ -751,6 +857,7 @@ func wholeOf(err error) error {
 func (sh *shard) saveInHalves(ctx context.Context, conn *session.Conn, refusal error) error {
 	s := &sh.stored
 	all := s.pending
+
 	buried := false
 	refused, err := session.InHalves(all.events(), func(some []int64) error {
 		part := all.of(some)
@@ -764,6 +871,7 @@ func (sh *shard) saveInHalves(ctx context.Context, conn *session.Conn, refusal e
 		buried = buried || err == nil && part.then&checksBuried != 0
 		return err
 	})
+
 	if err == nil && s.withheld.Rows.len()+len(refused) > withheld.Max {
 		err = fmt.Errorf("%w: %w", withheld.ErrTooMany, refused[0].Err)
 	}
@@ -818,23 +926,29 @@ func (sh *shard) saved(ok bool, err error, delta int64, began time.Time) error {
 
 // feedDue hands over due rows. After the last one, the search starts over when the next row is due.
 func (sh *shard) feedDue(ctx context.Context, conn *session.Conn) (did bool, err error) {
-	if sh.inFlight.full = !sh.order.total && sh.lane.Waits(true); sh.inFlight.full { // in a total order no new event goes before the only queue
+	sh.inFlight.full = !sh.order.total && sh.lane.Waits(true)
+	if sh.inFlight.full { // in a total order no new event goes before the only queue
 		return false, nil
 	}
+
 	reserved := sh.inFlight.reserve(sh.e.limits.Batch)
 	if reserved == 0 {
 		return false, nil
 	}
+
 	sh.stored.failures = sh.lane.Order(dispatch.Key{}).Failures
 	sh.collect() // failures until now are rows; later ones stop the lane from starting rows that lead their queues
 	rows, more, err := sh.stored.readDue(ctx, conn, reserved)
+
 	if err == nil && sh.stored.unwritten(rows) {
 		sh.lane.Return(reserved)
 		return true, sh.store(ctx, conn)
 	}
+
 	if err == nil && !more {
 		more, err = sh.stored.endSearch(ctx, conn)
 	}
+
 	sh.stored.due.Refused = err != nil
 	if err != nil {
 		sh.lane.Return(reserved)
@@ -848,6 +962,7 @@ func (sh *shard) feedDue(ctx context.Context, conn *session.Conn) (did bool, err
 			all = sh.stored.takeDue(all, r)
 		}
 	}
+
 	sh.stored.untried = len(sh.stored.pending.rows)-pending > len(all)
 
 	if len(all) == 0 && !more {
@@ -883,15 +998,18 @@ func (sh *shard) feedStored(ctx context.Context, conn *session.Conn) (did bool, 
 	case sh.stored.aggregates.UnwrittenReady():
 		return true, sh.store(ctx, conn)
 	}
+
 	reserved := sh.inFlight.reserve(sh.e.limits.Batch)
 	if reserved == 0 {
 		return false, nil
 	}
+
 	read, err := sh.stored.readFirst(ctx, conn, reserved)
 	if err != nil {
 		sh.lane.Return(reserved)
 		return false, err
 	}
+
 	sh.collect() // rows parked until now are among the pending ones
 	all, unblock := sh.stored.takeFirst(&read)
 	sh.inFlight.deliver(sh.inFlight.batch(), all, unblock, reserved)
@@ -903,10 +1021,12 @@ func (sh *shard) findWriters(ctx context.Context, conn *session.Conn) error {
 	if sh.totalBlocked || !sh.reader.NeedsScan(time.Now()) { // a scan is useful only before a read
 		return nil
 	}
+
 	l, err := sh.e.writers.Scan(ctx, conn, sh.pos.Server)
 	if err != nil || l == nil {
 		return err
 	}
+
 	sh.reader.Apply(l)
 	sh.next.at = time.Now() // gaps that have ended can be read now
 	return nil
@@ -915,12 +1035,14 @@ func (sh *shard) findWriters(ctx context.Context, conn *session.Conn) error {
 // wait waits until there is work.
 func (sh *shard) wait(ctx context.Context) {
 	at := time.Now().Add(sh.e.limits.PollInterval)
+
 	if sh.progress.dirty {
 		at = earlier(at, sh.progress.at.Add(sh.progress.wait))
 	}
 	if !sh.stored.withheld.Rows.empty() {
 		at = earlier(at, sh.stored.withheld.Until())
 	}
+
 	switch {
 	case !sh.loaded:
 		at = earlier(at, sh.next.at)
@@ -934,6 +1056,7 @@ func (sh *shard) wait(ctx context.Context) {
 	case sh.inFlight.leaseInvalid:
 		at = earlier(at, time.Now().Add(leasePoll))
 	}
+
 	timer := time.NewTimer(max(0, time.Until(at)))
 	defer timer.Stop()
 	select {
@@ -980,6 +1103,7 @@ func (sh *shard) drain() bool {
 	sh.lane.Withdraw()
 	sh.inFlight.release() // the lane returns them
 	sh.setFull(false)
+
 	for sh.collect(); len(sh.inFlight.events.Batches) > 0 || sh.replay.InFlight(); sh.collect() {
 		select {
 		case <-sh.wake:
@@ -999,9 +1123,11 @@ func (sh *shard) lastSave(ctx context.Context, why error) error {
 	if why != nil || !sh.progress.dirty && sh.stored.pending.empty() {
 		return nil
 	}
+
 	sh.pos.WriteWhole()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSaveWithin)
 	defer cancel()
+
 	pauses := store.NewPauses()
 	for {
 		err := sh.e.pool.use(ctx, &sh.pos.Lease, func(conn *session.Conn) error { return sh.save(ctx, conn) })
@@ -1011,6 +1137,7 @@ func (sh *shard) lastSave(ctx context.Context, why error) error {
 		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), ctx.Err() != nil:
 			return err
 		}
+
 		sleep(ctx, pauses.After(err))
 	}
 }

@@ -124,7 +124,9 @@ func (s *starts) position(ctx context.Context, tx pgx.Tx, w *Wanted, missing []W
 	case w.Destination == "":
 		err = s.scanner(ctx, tx, &p, missing)
 	case s.first: // the undelivered events of a former queue, or everything
-		p.head, p.open, p.sequence = s.origin.Head, s.origin.Open, s.originSequence
+		p.head = s.origin.Head
+		p.open = s.origin.Open
+		p.sequence = s.originSequence
 	default:
 		p.from, p.head = engine.Start{Kind: engine.StartNow}, s.last
 		p.open, err = uncommitted(ctx, tx, s.last)
@@ -150,7 +152,9 @@ func (s *starts) chosen(ctx context.Context, tx pgx.Tx, from engine.Start) (int6
 // scanner sets where the unrouted scanner begins: at the first stored event. If all first destinations of the stream
 // have a start_from, the scanner begins at the lowest one, because no destination needs earlier events.
 func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing []Wanted) error {
-	p.head, p.open, p.sequence = s.origin.Head, s.origin.Open, s.originSequence
+	p.head = s.origin.Head
+	p.open = s.origin.Open
+	p.sequence = s.originSequence
 	lowest := s.last
 	chosen := false
 	for i := range missing {
@@ -168,7 +172,9 @@ func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing
 		lowest, chosen = min(lowest, head), true
 	}
 	if s.first && chosen && lowest > s.origin.Head {
-		p.head, p.open, p.sequence = lowest, nil, s.sequence
+		p.head = lowest
+		p.open = nil
+		p.sequence = s.sequence
 	}
 	return nil
 }

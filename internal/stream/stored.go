@@ -59,9 +59,11 @@ func (s *stored) pendingWritten() {
 	if s.pending.then&checksBuried != 0 {
 		s.checkBuried()
 	}
+
 	if s.pending.isReported() {
 		s.e.poke(true) // the notification does not arrive while the relay has no connection that listens
 	}
+
 	for i := range s.pending.rows {
 		r := &s.pending.rows[i]
 		delete(s.running, r.EventID)
@@ -72,9 +74,11 @@ func (s *stored) pendingWritten() {
 			s.due.Rewind(r.available)
 		}
 	}
+
 	for _, id := range s.pending.removed {
 		delete(s.running, id)
 	}
+
 	if s.pending.then&searches != 0 {
 		s.due.By(time.Now())
 	}
@@ -98,14 +102,17 @@ func (s *stored) retryWithheld() {
 	if s.withheld.Rows.empty() || time.Now().Before(s.withheld.Until()) {
 		return
 	}
+
 	rows, names := s.withheld.Take()
 	s.pending.join(rows)
 	for i := range rows.rows {
 		s.aggregates.Pending(s.order.keyOf(rows.rows[i].Key), s.order.queue(rows.rows[i].Key))
 	}
+
 	for _, name := range names {
 		s.aggregates.Move(s.order.keyOf(name), name, aggregates.Parked) // its later rows may wait for nothing
 	}
+
 	s.progress.dirty = true
 }
 
@@ -161,10 +168,14 @@ func (s *stored) storesUntried(id int64) bool { return id <= s.readThrough && s.
 // settle records the outcome of a delivery in a row.
 func (s *stored) settle(a *dispatch.Answer, out entry) {
 	id := a.Event.ID
-	out.EventID, out.EventType, out.Failures, out.Delay = id, a.Event.Type, a.Failures, a.Delay
+	out.EventID = id
+	out.EventType = a.Event.Type
+	out.Failures = a.Failures
+	out.Delay = a.Delay
 	if a.Err != nil {
 		out.Class, out.Err = a.Class.String(), a.Err.Error()
 	}
+
 	name := s.order.queue(out.Key)
 	switch a.Verdict {
 	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
@@ -183,16 +194,21 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 			delete(s.running, id) // its row is already right
 			return
 		}
-		out.State, out.Class, out.Err, out.Delay = deliveries.Parked, "", "", 0
+		out.State = deliveries.Parked
+		out.Class = ""
+		out.Err = ""
+		out.Delay = 0
 	case dispatch.VerdictDead:
 		out.State, out.ReportTo = deliveries.Dead, s.lane.Destination().OnDead.To
 	default:
 		out.State = deliveries.Retry
 	}
+
 	if out.State != "" {
 		out.fresh = !a.Row
 		s.addPending(out, a.Key)
 	}
+
 	if a.Behind {
 		s.aggregates.Move(a.Key, name, aggregates.Finished)
 	}
@@ -207,6 +223,7 @@ const (
 )
 
 // mustWrite reports whether the pending rows must be written before more rows are read.
+
 func (s *stored) mustWrite() bool {
 	limit := maxPending
 	if s.untried {
@@ -222,13 +239,16 @@ func (s *stored) readDue(ctx context.Context, conn *session.Conn, n int) (all []
 		n = min(n, maxUntried)
 	}
 	n = s.rowSize.Rows(n, s.e.limits.Bytes)
+
 	began := time.Now()
 	after, upto := s.due.Next(began)
 	var cut bool
+
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
 		all, cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, after.At, after.ID, c.Rows, s.lane.Destination().Blocks(), upto)
 		return err
 	})
+
 	s.saw(all, err)
 	switch {
 	case store.IsCanceled(err) && s.due.Canceled():
@@ -371,7 +391,8 @@ func (s *stored) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []
 		d.Expires = s.lane.Destination().Expires(r.Written, r.Available())
 	}
 	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
-	if d.Key = s.order.keyOf(r.Key); s.order.unnamed(r.Key) {
+	d.Key = s.order.keyOf(r.Key)
+	if s.order.unnamed(r.Key) {
 		d.Key = s.order.of(&r.Event) // the row is now in the queue of its aggregate
 	}
 	return append(all, d)
@@ -480,7 +501,8 @@ func (s *stored) takeRows(all []dispatch.Delivery, rows []deliveries.Row) (_ []d
 			return all, true
 		}
 		s.filter(r)
-		if all = s.take(all, r, true); r.Missing {
+		all = s.take(all, r, true)
+		if r.Missing {
 			return all, true
 		}
 	}

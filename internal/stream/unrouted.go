@@ -178,7 +178,8 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 	start := time.Now()
 	r.yielded = false
 	for full := true; full && ctx.Err() == nil; {
-		if r.yielded = r.e.pool.mustYield(start); r.yielded {
+		r.yielded = r.e.pool.mustYield(start)
+		if r.yielded {
 			return nil
 		}
 
@@ -205,7 +206,8 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 
 		var err error
 		began := time.Now()
-		if full, err = r.read(ctx, conn); err != nil {
+		full, err = r.read(ctx, conn)
+		if err != nil {
 			return err
 		}
 
@@ -336,7 +338,9 @@ func (r *unroutedScanner) load(ctx context.Context, conn *session.Conn) error {
 	}
 	r.loaded = time.Now()
 	if !r.routes.Is(all) {
-		r.routes, r.rescan, r.covered = routes.NewTable(all), true, math.MinInt64
+		r.routes = routes.NewTable(all)
+		r.rescan = true
+		r.covered = math.MinInt64
 		r.skip, r.skipped = nil, make(map[string]bool)
 	}
 	return nil
@@ -375,7 +379,8 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 	if !b.Full {
 		r.extendHead()
 	}
-	if r.covered = max(r.covered, b.Last); !b.Full {
+	r.covered = max(r.covered, b.Last)
+	if !b.Full {
 		r.covered = r.reader.Head()
 	}
 	gapIDs := r.reader.Gaps().IDs()
@@ -618,7 +623,8 @@ func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (m
 			if err != nil {
 				return moved, err
 			}
-			if page = next; page == "" || ctx.Err() != nil {
+			page = next
+			if page == "" || ctx.Err() != nil {
 				break
 			}
 		}
@@ -795,7 +801,9 @@ func (r *unroutedScanner) addRows(all *handover, e *delivery.Event, decided bool
 		if key != "" && !to.Handed {
 			state = deliveries.Parked
 		}
-		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, to.Destination), append(all.types, e.Type)
+		all.ids = append(all.ids, e.ID)
+		all.names = append(all.names, to.Destination)
+		all.types = append(all.types, e.Type)
 		all.states, all.keys = append(all.states, string(state)), append(all.keys, key)
 	}
 }
