@@ -157,7 +157,7 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			old = old.For(was)
 		}
 
-		found, err := readTables(ctx, c, path, f.scan)
+		found, err := readTables(ctx, c, f.scan)
 		if err != nil {
 			return nil, err
 		}
@@ -222,8 +222,8 @@ type planTables struct {
 }
 
 // readTables reads the waiting events from the database of c, and evaluates its conditions for some of them.
-func readTables(ctx context.Context, c *config.Config, path string, limit int) (found planTables, err error) {
-	conn, err := outboxes.OpenTable(ctx, c, path, "plan")
+func readTables(ctx context.Context, c *config.Config, limit int) (found planTables, err error) {
+	conn, err := outboxes.OpenTable(ctx, c, "plan")
 	if err != nil {
 		return found, err
 	}

@@ -154,7 +154,7 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 	if !c.Outboxes.Used() {
 		return r.lookAt(ctx, c, path)
 	}
-	found, _, err := outboxes.Find(ctx, c, path)
+	found, _, err := outboxes.Find(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 }
 
 func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) ([]store.RelaySession, error) {
-	db := command.FlagsOf(c, path)
+	db := command.FlagsOf(c)
 	conn, err := db.Connect(ctx, r.App)
 	if err != nil {
 		return nil, err
@@ -198,18 +198,18 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path st
 		return nil
 	}
 	if !c.Outboxes.Used() {
-		begins, err := beginsOf(ctx, c, path)
+		begins, err := beginsOf(ctx, c)
 
 		return errors.Join(err, r.agreeTo("", begins))
 	}
 
-	found, _, err := outboxes.Find(ctx, c, path)
+	found, _, err := outboxes.Find(ctx, c)
 	if err != nil {
 		return err
 	}
 	for i := range found {
 		in := "outbox " + found[i].Name + ": "
-		begins, err := beginsOf(ctx, c.For(&found[i]), path)
+		begins, err := beginsOf(ctx, c.For(&found[i]))
 		if err != nil { // the relays deliver from the others meanwhile
 			err = r.agree(fmt.Sprintf("%swhether new destinations get kept events is not known: %v", in, err))
 		}
@@ -222,8 +222,8 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path st
 }
 
 // beginsOf connects, and returns where the new destinations of one outbox begin.
-func beginsOf(ctx context.Context, c *config.Config, path string) ([]planBegin, error) {
-	conn, err := outboxes.OpenTable(ctx, c, path, "reload")
+func beginsOf(ctx context.Context, c *config.Config) ([]planBegin, error) {
+	conn, err := outboxes.OpenTable(ctx, c, "reload")
 	if err != nil {
 		return nil, err
 	}
