@@ -46,8 +46,9 @@ refused the file and continues with the previous one. A relay lets running deliv
 finish first. It finds the relays in
 outbox_relays, and names those on other hosts, which it does not reach.
 
-It asks before a destination that is new to a stream gets kept events, because of
-its start_from: old mails may go out again. Without a terminal it needs --yes.
+It asks before a destination of a stream gets kept events, because of its start_from,
+or because it comes back and continues at its position: old mails may go out. Without a
+terminal it needs --yes.
 
 It exits with 0 if every relay of this host has taken the file, 1 if not, and 78 if
 the file has a mistake; then no relay is asked.`,
@@ -57,7 +58,7 @@ the file has a mistake; then no relay is asked.`,
 			defer r.progress.Stop()
 			if !yes {
 				r.agree = func(what string) error {
-					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; start_from: now leaves them out")
+					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; start_from: now leaves them out for a new destination, and notifyd positions seek NAME now for one that comes back")
 				}
 			}
 
@@ -186,15 +187,10 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) (
 	return store.ReadLive(ctx, r.conn, r.schema, r.mode)
 }
 
-// askForHistory asks before a new destination of a stream gets kept events. Only a start_from leads to them, because
-// destinations without one begin with the next event where relays run.
+// askForHistory asks before a destination of a stream gets kept events: a new one with a start_from, or one that comes
+// back. New destinations without a start_from begin with the next event where relays run.
 func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path string) error {
-	chosen := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool {
-		start, err := engine.ParseStart(d.StartFrom)
-
-		return err == nil && start.Kind != engine.StartDefault && start.Kind != engine.StartNow
-	})
-	if !chosen || r.agree == nil {
+	if r.agree == nil {
 		return nil
 	}
 	if !c.Outboxes.Used() {
@@ -207,10 +203,18 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path st
 	if err != nil {
 		return err
 	}
+	chosen := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool {
+		start, err := engine.ParseStart(d.StartFrom)
+
+		return err == nil && start.Kind != engine.StartDefault && start.Kind != engine.StartNow
+	})
 	for i := range found {
 		in := "outbox " + found[i].Name + ": "
 		begins, err := beginsOf(ctx, c.For(&found[i]))
-		if err != nil { // the relays deliver from the others meanwhile
+		if err != nil && !chosen { // nothing is known to be new; the relays deliver from the others meanwhile
+			continue
+		}
+		if err != nil {
 			err = r.agree(fmt.Sprintf("%swhether new destinations get kept events is not known: %v", in, err))
 		}
 		if err := errors.Join(err, r.agreeTo(in, begins)); err != nil {
@@ -221,7 +225,7 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path st
 	return nil
 }
 
-// beginsOf connects, and returns where the new destinations of one outbox begin.
+// beginsOf connects, and returns where the destinations of one outbox begin, or continue.
 func beginsOf(ctx context.Context, c *config.Config) ([]planBegin, error) {
 	conn, err := outboxes.OpenTable(ctx, c, "reload")
 	if err != nil {
@@ -229,13 +233,13 @@ func beginsOf(ctx context.Context, c *config.Config) ([]planBegin, error) {
 	}
 	defer store.Close(ctx, conn.Conn)
 
-	return readBegins(ctx, conn, c, defaultPlanScan)
+	return readBegins(ctx, conn, nil, c, defaultPlanScan)
 }
 
 // agreeTo asks for each destination that gets kept events.
 func (r *reloading) agreeTo(in string, begins []planBegin) error {
 	for i := range begins {
-		if begins[i].Count == 0 {
+		if begins[i].Count+begins[i].Waiting == 0 {
 			continue
 		}
 		if err := r.agree(command.Printable(in + begins[i].String())); err != nil {
