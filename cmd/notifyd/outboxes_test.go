@@ -287,7 +287,7 @@ func TestOutboxesStopInReload(t *testing.T) {
 	before := strings.Count(s.stderr.text(), stopped("east"))
 	s.write(t, strings.Replace(text, "    - {name: north, schema: north}\n", "", 1))
 	s.reloads <- struct{}{}
-	s.stderr.awaitN(t, `"msg":"released a shard","outbox":"north","destination":"(router)"`, 2) // it waits for the delivery now
+	s.stderr.awaitN(t, `"msg":"released a shard","outbox":"north","destination":"(unrouted scanner)"`, 2) // it waits for the delivery now
 	s.stop()
 	s.stderr.awaitN(t, stopped("east"), before+1)
 	s.stderr.await(t, stopped("south"))

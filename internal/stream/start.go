@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -31,7 +32,7 @@ func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missin
 			log.WarnContext(ctx, "start_from is above the last id: the destination begins with the next event",
 				"destination", m.destination, "start_from", m.from.ID, "last", m.head)
 		}
-		log.InfoContext(ctx, "destination begins", "destination", shardName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
+		log.InfoContext(ctx, "destination begins", "destination", observe.PositionName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
 	}
 	return nil
 }
