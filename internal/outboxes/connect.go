@@ -32,7 +32,7 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 
 // ConnectError is the error of pgx on one line, with the cure.
 func ConnectError(err error) error {
-	return &unconnected{fmt.Sprintf("%s: %s", store.ConnectText(err), store.ConnectCure(err)), err}
+	return &unconnected{fmt.Sprintf("%s: %s", session.ConnectText(err), store.ConnectCure(err)), err}
 }
 
 // unconnected is a connection that was not made, with the cure in its text.
