@@ -1113,13 +1113,13 @@ func (l *lane) fault(began time.Time, err error, repeat bool) (pause time.Durati
 func (l *lane) answers() {
 	l.mu.Lock()
 	now := time.Now()
-	closes := l.health.Responds(now, l.sizeLocked())
-	ends := closes && l.outage.ends(l)
+	change := l.health.Responds(now, l.sizeLocked())
+	ends := change.Closes && l.outage.ends(l)
 	l.engineWaits = true
 	l.armLocked(now)
 	call := l.wakeLocked()
 	l.mu.Unlock()
-	l.logChange(health.Change{Closes: closes}, ends)
+	l.logChange(change, ends)
 	call()
 }
 
@@ -1273,7 +1273,8 @@ func (l *lane) tick() {
 // logChange logs and reports a change of the health. ends: all lanes of the destination are available.
 func (l *lane) logChange(c health.Change, ends bool) {
 	if c.Ramps {
-		l.log.Info("destination answers a probe")
+		l.outage.answers(time.Now())
+		l.log.Debug("destination answers a probe")
 	}
 	if c.Closes {
 		l.available(ends)

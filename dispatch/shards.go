@@ -29,8 +29,9 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 // outage records which lanes of a destination are down, one bit per shard. A relay reports an outage once: when the
 // first lane fails, and when the last one recovers. A lane updates its bit under its lock, together with its health.
 type outage struct {
-	down  atomic.Uint64
-	since atomic.Pointer[time.Time] // begin of the newest outage; nil before the first
+	down     atomic.Uint64
+	since    atomic.Pointer[time.Time] // begin of the newest outage; nil before the first
+	answered atomic.Pointer[time.Time] // when a lane was answered last; nil before the first time
 }
 
 // begins records that the lane is down, and reports whether all other lanes are available.
@@ -44,13 +45,17 @@ func (o *outage) begins(l *lane) bool {
 	return old&^l.bit() == 0
 }
 
-// lasted returns how long ago the newest outage began.
+// answers records that the destination has answered a lane.
+func (o *outage) answers(now time.Time) { o.answered.Store(&now) }
+
+// lasted returns how long the newest outage lasted: until the last lane was answered.
 func (o *outage) lasted() time.Duration {
-	if since := o.since.Load(); since != nil {
-		return time.Since(*since)
+	since, answered := o.since.Load(), o.answered.Load()
+	if since == nil || answered == nil {
+		return 0
 	}
 
-	return 0
+	return max(0, answered.Sub(*since))
 }
 
 // ends records that the lane is available, and reports whether all other lanes are available, too.

@@ -335,11 +335,10 @@ func (h *Health) Record(now, began time.Time, a Answers, capacity, running int) 
 // calls.
 func (h *Health) Finished(n int) { h.spoiled -= n }
 
-// Responds records that the destination answered a request other than a delivery. It reports whether the destination
-// is available again.
-func (h *Health) Responds(now time.Time, capacity int) (closes bool) {
-	_, closes = h.breaker.answered(now, 1, capacity)
-	return closes
+// Responds records that the destination answered a request other than a delivery.
+func (h *Health) Responds(now time.Time, capacity int) (c Change) {
+	c.Ramps, c.Closes = h.breaker.answered(now, 1, capacity)
+	return c
 }
 
 // quarantined returns the quarantine, and creates it if necessary. It exists while it holds events.
