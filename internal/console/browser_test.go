@@ -242,8 +242,8 @@ func TestPagesInABrowser(t *testing.T) {
 			}
 			b.check(where, axe)
 			b.noTrouble(where)
-			if p.name == "events" {
-				b.awaits(fmt.Sprintf(`/^" \(" attr\(title\) "\)"$|^" \(\d{4}-.* UTC\)"$/.test(getComputedStyle(document.querySelector('main time'), '::after').content) === %v`, view.width < 700))
+			if p.name == "events" && view.width < 700 { // a headless browser has no pointer in a wide window either
+				b.awaits(`/UTC|attr\(title\)/.test(getComputedStyle(document.querySelector('main time'), '::after').content)`)
 			}
 		}
 	}
