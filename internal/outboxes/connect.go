@@ -159,18 +159,25 @@ func CheckTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error 
 	return NeedsStream(c)
 }
 
-// NeedsStream returns the error of a configuration whose table is a queue: it wraps [notifyd.ErrNeedsStream], and names the
-// settings with their places. It returns nil if a queue has everything that c wants.
+// NeedsStream returns the error of a configuration whose table is a queue: a [*config.Error] with each setting that only
+// a stream can honor, which also wraps [notifyd.ErrNeedsStream]. It returns nil if a queue has everything that c wants.
 func NeedsStream(c *config.Config) error {
-	var needs []string
-	for _, m := range c.NeedsStream() {
-		needs = append(needs, fmt.Sprintf("%s (%s:%d:%d)", m.Message, m.File, m.Line, m.Column))
-	}
-	if needs == nil {
+	all := c.NeedsStream()
+	if len(all) == 0 {
 		return nil
 	}
-	return fmt.Errorf("outbox_events of schema %q is a queue, and cannot have %s: %w", c.Database.Schema, strings.Join(needs, ", "), notifyd.ErrNeedsStream)
+	for i := range all {
+		all[i].Message += fmt.Sprintf(": outbox_events of schema %q is a queue: %v", c.Database.Schema, notifyd.ErrNeedsStream)
+	}
+
+	return &queueError{config.Error{Mistakes: all}}
 }
+
+// queueError is a mistake in the configuration of a queue.
+type queueError struct{ list config.Error }
+
+func (e *queueError) Error() string   { return e.list.Error() }
+func (e *queueError) Unwrap() []error { return []error{&e.list, notifyd.ErrNeedsStream} }
 
 // OpenAsRelay connects as a relay does: past a pooler in transaction mode if the table is a queue.
 func OpenAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*session.Conn, error) {
