@@ -1260,37 +1260,37 @@ func (l *lane) tick() {
 		return
 	}
 	now := time.Now()
-	closes := l.health.Calm(now)
-	ends := closes && l.outage.ends(l)
-	l.engineWaits = l.engineWaits || closes
+	change := l.health.Calm(now)
+	ends := change.Closes && l.outage.ends(l)
+	l.engineWaits = l.engineWaits || change.Closes
 	call := l.wakeLocked()
 	l.armLocked(now)
 	l.mu.Unlock()
-	l.logChange(health.Change{Closes: closes}, ends)
+	l.logChange(change, ends)
 	call()
 }
 
 // logChange logs and reports a change of the health. ends: all lanes of the destination are available.
 func (l *lane) logChange(c health.Change, ends bool) {
 	if c.Ramps {
-		l.outage.answers(time.Now())
 		l.log.Debug("destination answers a probe")
 	}
 	if c.Closes {
-		l.available(ends)
+		l.available(c.Answered, ends)
 	}
 	if c.Unthrottled {
 		l.log.Info("destination is no longer throttled")
 	}
 }
 
-// available reports the end of an outage, unless another lane of the destination is still down.
-func (l *lane) available(ends bool) {
+// available reports the end of an outage in which the lane was answered at a time, unless another lane of the destination
+// is still down.
+func (l *lane) available(answered time.Time, ends bool) {
 	if !ends {
 		l.log.Debug("destination up for this shard")
 		return
 	}
-	l.log.Info("destination up", "after", l.outage.lasted().Round(time.Millisecond))
+	l.log.Info("destination up", "after", l.outage.lasted(answered).Round(time.Millisecond))
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUp, Time: time.Now(), Destination: l.dest.Name})
 }
 

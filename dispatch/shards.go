@@ -29,9 +29,8 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 // outage records which lanes of a destination are down, one bit per shard. A relay reports an outage once: when the
 // first lane fails, and when the last one recovers. A lane updates its bit under its lock, together with its health.
 type outage struct {
-	down     atomic.Uint64
-	since    atomic.Pointer[time.Time] // begin of the newest outage; nil before the first
-	answered atomic.Pointer[time.Time] // when a lane was answered last; nil before the first time
+	down  atomic.Uint64
+	since atomic.Pointer[time.Time] // begin of the newest outage; nil before the first
 }
 
 // begins records that the lane is down, and reports whether all other lanes are available.
@@ -45,17 +44,13 @@ func (o *outage) begins(l *lane) bool {
 	return old&^l.bit() == 0
 }
 
-// answers records that the destination has answered a lane.
-func (o *outage) answers(now time.Time) { o.answered.Store(&now) }
-
-// lasted returns how long the newest outage lasted: until the last lane was answered.
-func (o *outage) lasted() time.Duration {
-	since, answered := o.since.Load(), o.answered.Load()
-	if since == nil || answered == nil {
-		return 0
+// lasted returns how long the newest outage lasted, whose last lane was answered at a time.
+func (o *outage) lasted(answered time.Time) time.Duration {
+	if since := o.since.Load(); since != nil {
+		return max(0, answered.Sub(*since))
 	}
 
-	return max(0, answered.Sub(*since))
+	return 0
 }
 
 // ends records that the lane is available, and reports whether all other lanes are available, too.

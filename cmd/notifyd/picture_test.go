@@ -73,8 +73,10 @@ routes:
 		<-tick.C
 	}
 	until(t, url, `SELECT count(*) > 0 FROM outbox_deliveries WHERE state = 'dead'`)
+	// While the browser looks, too: some are delayed.
+	execute(t, url, `INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'order.placed', '{"to": "ann@example.com"}', now() + i * interval '16 ms' FROM generate_series(1, 600) AS i`)
 
-	args := []string{"--headless", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1180", "--timeout=4000", "--screenshot=" + out, page}
+	args := []string{"--headless", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1080", "--timeout=4000", "--screenshot=" + out, page}
 	if os.Getuid() == 0 {
 		args = append([]string{"--no-sandbox"}, args...) // Chromium has no sandbox for root; it loads the console's page only
 	}

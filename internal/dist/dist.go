@@ -133,7 +133,7 @@ func (o Options) Extras(dir string) (map[string]string, error) {
 		}
 	}
 
-	pages, err := o.relinked(files)
+	pages, err := relinked(o.Root, files)
 	if err != nil {
 		return nil, fmt.Errorf("links of pages: %w", err)
 	}

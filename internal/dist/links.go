@@ -14,12 +14,12 @@ import (
 // link is an inline link of Markdown: its text and its target.
 var link = regexp.MustCompile(`(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)`)
 
-// relinked returns the pages among files, by place, whose links lead elsewhere in the archive. Links follow a file that has
+// relinked returns the pages among files of the repository at root, by place, whose links lead elsewhere in the archive. Links follow a file that has
 // another place there. Of a link to a file that the archive lacks, the text remains.
-func (o Options) relinked(files map[string]string) (map[string]string, error) {
-	places := make(map[string]string) // by path below Root
+func relinked(root string, files map[string]string) (map[string]string, error) {
+	places := make(map[string]string) // by path below root
 	for place, from := range files {
-		rel, err := filepath.Rel(o.Root, from)
+		rel, err := filepath.Rel(root, from)
 		if err != nil {
 			return nil, err
 		}

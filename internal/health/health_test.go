@@ -134,7 +134,7 @@ func TestHealthWithoutTrouble(t *testing.T) {
 	h.Take(5)
 	h.Press(5)
 	h.Held(now, 100)
-	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now) || h.Quarantined(1) || h.Unanswered(now, now, false) {
+	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now).Closes || h.Quarantined(1) || h.Unanswered(now, now, false) {
 		t.Errorf("a destination that is well has %+v", h)
 	}
 	if n, fair := h.Allowed(now, 7, 3, 3), h.Worthwhile(80); n != 7 || fair != 80/worthwhilePart {
