@@ -41,13 +41,13 @@ func TestHealthOfAnOutage(t *testing.T) {
 	}
 	now = now.Add(LongestPause)
 	c := heard(&h, now)
-	if c != (Change{Ramps: true}) || !h.Recovers() || h.Rests() {
+	if c != (Change{Ramps: true, Answered: now}) || !h.Recovers() || h.Rests() {
 		t.Errorf("an answered probe has changed %+v", c)
 	}
 	for range 3 {
 		c = heard(&h, now)
 	}
-	if c != (Change{Closes: true}) || !h.Impaired() || !h.Available() {
+	if c != (Change{Closes: true, Answered: now}) || !h.Impaired() || !h.Available() {
 		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.Quarantined(2))
 	}
 	h.Forget()
