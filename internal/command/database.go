@@ -202,7 +202,7 @@ func (f *DatabaseFlags) Choose(ctx context.Context, c *config.Config, path strin
 	case f.IsGiven == nil: // the command has no --outbox: it connects to nothing
 		return nil, UsageErrorf("%s has many outboxes: --schema says whose tables are meant", path)
 	}
-	if err := f.find(ctx, c, path); err != nil {
+	if err := f.find(ctx, c); err != nil {
 		return nil, err
 	}
 	if f.Outbox == "" {
@@ -220,7 +220,7 @@ func (f *DatabaseFlags) Choose(ctx context.Context, c *config.Config, path strin
 }
 
 // find fills in the outboxes, once.
-func (f *DatabaseFlags) find(ctx context.Context, c *config.Config, path string) (err error) {
+func (f *DatabaseFlags) find(ctx context.Context, c *config.Config) (err error) {
 	if f.found == nil {
 		f.found, _, err = outboxes.Find(ctx, c) // the relay reports the rows that are wrong
 	}
@@ -241,7 +241,7 @@ func (f *DatabaseFlags) Several(ctx context.Context, a *App) ([]string, error) {
 	if err != nil || !c.Outboxes.Used() {
 		return nil, err
 	}
-	if err := f.find(ctx, c, path); err != nil {
+	if err := f.find(ctx, c); err != nil {
 		return nil, err
 	}
 	return append([]string{}, namesOfOutboxes(f.found)...), nil

@@ -77,7 +77,7 @@ func (o *outbox) deadOf(b *observe.Backlog) (rows []deadRow) {
 			rows = append(rows, deadRow{g, d.Name, o.deadPath(d.Name)})
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b deadRow) int { return cmp.Compare(b.Count.N, a.Count.N) })
+	slices.SortStableFunc(rows, func(a, b deadRow) int { return cmp.Compare(b.N, a.N) })
 
 	return rows[:min(len(rows), deadShown)]
 }

@@ -121,7 +121,7 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	checked.Destinations, checked.Routes = len(c.Destinations), len(c.Routes)
 	checked.Outboxes, checked.Query = len(c.Outboxes.List), c.Outboxes.Query != ""
 	if online {
-		isQueue := false
+		var isQueue bool
 		isQueue, err = checkTables(ctx, c)
 		if err == nil && !isQueue {
 			for _, w := range c.IgnoredByStream() {

@@ -113,11 +113,11 @@ func (r *reloading) run(ctx context.Context) error {
 			store.Close(ctx, r.conn)
 		}
 	}()
-	all, err := r.look(ctx, c, path)
+	all, err := r.look(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := r.askForHistory(ctx, c, path); err != nil {
+	if err := r.askForHistory(ctx, c); err != nil {
 		return err
 	}
 	var own []store.RelaySession
@@ -151,9 +151,9 @@ func mine(process int) ReloadResult {
 
 // look connects, and returns the relays that live. Each of the programs that relay many outboxes relays all of them, so that
 // the first outbox with a relay shows them all.
-func (r *reloading) look(ctx context.Context, c *config.Config, path string) (all []store.RelaySession, err error) {
+func (r *reloading) look(ctx context.Context, c *config.Config) (all []store.RelaySession, err error) {
 	if !c.Outboxes.Used() {
-		return r.lookAt(ctx, c, path)
+		return r.lookAt(ctx, c)
 	}
 	found, _, err := outboxes.Find(ctx, c)
 	if err != nil {
@@ -165,14 +165,14 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 			store.Close(ctx, r.conn)
 			r.conn = nil
 		}
-		if all, err = r.lookAt(ctx, c.For(&found[i]), path); err == nil && len(all) > 0 {
+		if all, err = r.lookAt(ctx, c.For(&found[i])); err == nil && len(all) > 0 {
 			return all, nil
 		}
 	}
 	return all, err
 }
 
-func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) ([]store.RelaySession, error) {
+func (r *reloading) lookAt(ctx context.Context, c *config.Config) ([]store.RelaySession, error) {
 	db := command.FlagsOf(c)
 	conn, err := db.Connect(ctx, r.App)
 	if err != nil {
@@ -189,7 +189,7 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) (
 
 // askForHistory asks before a destination of a stream gets kept events: a new one with a start_from, or one that comes
 // back. New destinations without a start_from begin with the next event where relays run.
-func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path string) error {
+func (r *reloading) askForHistory(ctx context.Context, c *config.Config) error {
 	if r.agree == nil {
 		return nil
 	}
