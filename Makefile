@@ -151,6 +151,11 @@ vuln: ## look for known vulnerabilities in what we call
 attack: setup $(GOTESTSUM) ## run the tests that SECURITY.md names: what each role can do at worst
 	./scripts/attack $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS)
 
+# With a relay that delivers for five minutes, and Chromium.
+.PHONY: picture
+picture: ## take docs/console.png, the picture of README.md, from a relay at work
+	NOTIFYD_TEST_PICTURE=$(CURDIR)/docs/console.png NOTIFYD_TEST_REQUIRE=chromium $(GO) test -count=1 -timeout 15m -tags testall -run '^TestConsolePicture$$' ./cmd/notifyd
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(FUZZTIME)

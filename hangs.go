@@ -351,7 +351,7 @@ func (a *hangCheck) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
 // nameOf names the owner of a position.
 func nameOf(p *observe.Position) string {
 	if p.Destination == "" {
-		return "the search for types without a route"
+		return "the unrouted scanner"
 	}
 	return p.Name()
 }
@@ -362,7 +362,7 @@ func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.U
 	if e := a.relay.engine.Load(); e != nil {
 		(*e).Stats(&figures)
 	}
-	// Shards that begin wait for the search for types without a route, as long as it moves.
+	// Shards that begin wait for the unrouted scanner, as long as it moves.
 	var searched time.Time
 	for i := range b.Positions {
 		if p := &b.Positions[i]; p.Destination == "" {
@@ -393,7 +393,7 @@ func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.U
 	return all
 }
 
-// unsearched returns the work that is due in the search for types without a route.
+// unsearched returns the work that is due in the unrouted scanner.
 func (a *hangCheck) unsearched(b *observe.Backlog, p *observe.Position) []suspicion {
 	s := suspicion{what: nameOf(p), own: true, within: a.relay.config.PollInterval}
 	switch {

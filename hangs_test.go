@@ -235,7 +235,7 @@ func TestStandstill(t *testing.T) {
 			mode: outboxsql.ModeStream, owned: true, want: "event 1, which has gained a route, is due for mail and not handed out",
 			tables: `INSERT INTO outbox_deliveries (event_id, event_type, state) VALUES (1, 'x', 'unrouted')`,
 		},
-		"the search for types without a route": {
+		"the unrouted scanner": {
 			mode: outboxsql.ModeStream, owned: true, want: "event 101 has no route and is not stored",
 			tables: `INSERT INTO outbox_events (id, event_type, payload) OVERRIDING SYSTEM VALUE VALUES (101, 'y', '{}')`,
 		},

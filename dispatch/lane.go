@@ -1113,13 +1113,13 @@ func (l *lane) fault(began time.Time, err error, repeat bool) (pause time.Durati
 func (l *lane) answers() {
 	l.mu.Lock()
 	now := time.Now()
-	closes := l.health.Responds(now, l.sizeLocked())
-	ends := closes && l.outage.ends(l)
+	change := l.health.Responds(now, l.sizeLocked())
+	ends := change.Closes && l.outage.ends(l)
 	l.engineWaits = true
 	l.armLocked(now)
 	call := l.wakeLocked()
 	l.mu.Unlock()
-	l.logChange(health.Change{Closes: closes}, ends)
+	l.logChange(change, ends)
 	call()
 }
 
@@ -1260,36 +1260,37 @@ func (l *lane) tick() {
 		return
 	}
 	now := time.Now()
-	closes := l.health.Calm(now)
-	ends := closes && l.outage.ends(l)
-	l.engineWaits = l.engineWaits || closes
+	change := l.health.Calm(now)
+	ends := change.Closes && l.outage.ends(l)
+	l.engineWaits = l.engineWaits || change.Closes
 	call := l.wakeLocked()
 	l.armLocked(now)
 	l.mu.Unlock()
-	l.logChange(health.Change{Closes: closes}, ends)
+	l.logChange(change, ends)
 	call()
 }
 
 // logChange logs and reports a change of the health. ends: all lanes of the destination are available.
 func (l *lane) logChange(c health.Change, ends bool) {
 	if c.Ramps {
-		l.log.Info("destination answers a probe")
+		l.log.Debug("destination answers a probe")
 	}
 	if c.Closes {
-		l.available(ends)
+		l.available(c.Answered, ends)
 	}
 	if c.Unthrottled {
 		l.log.Info("destination is no longer throttled")
 	}
 }
 
-// available reports the end of an outage, unless another lane of the destination is still down.
-func (l *lane) available(ends bool) {
+// available reports the end of an outage in which the lane was answered at a time, unless another lane of the destination
+// is still down.
+func (l *lane) available(answered time.Time, ends bool) {
 	if !ends {
 		l.log.Debug("destination up for this shard")
 		return
 	}
-	l.log.Info("destination up", "after", l.outage.lasted().Round(time.Millisecond))
+	l.log.Info("destination up", "after", l.outage.lasted(answered).Round(time.Millisecond))
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUp, Time: time.Now(), Destination: l.dest.Name})
 }
 

@@ -44,10 +44,10 @@ func (o *outage) begins(l *lane) bool {
 	return old&^l.bit() == 0
 }
 
-// lasted returns how long ago the newest outage began.
-func (o *outage) lasted() time.Duration {
+// lasted returns how long the newest outage lasted, whose last lane was answered at a time.
+func (o *outage) lasted(answered time.Time) time.Duration {
 	if since := o.since.Load(); since != nil {
-		return time.Since(*since)
+		return max(0, answered.Sub(*since))
 	}
 
 	return 0

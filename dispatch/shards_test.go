@@ -316,6 +316,10 @@ func TestOutageOfShards(t *testing.T) {
 			t.Errorf("%+v, %+v", s, p)
 		}
 
+		if text := o.text.String(); !strings.Contains(text, fmt.Sprintf("after=%v", 2*rampCalm)) || o.logged("\n") != 2 {
+			t.Errorf("it lasted until the second lane was answered, in two lines:\n%s", text)
+		}
+
 		// The relay loses the shard that is down: the next outage is another one.
 		d.ReportDestination("a", 1, errors.New("away"), false)
 		heard("down again", down, up, down)

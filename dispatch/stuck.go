@@ -197,7 +197,7 @@ func (c *workers) returned(w *worker) {
 	c.lane.mu.Unlock()
 	c.lane.log.Warn("stuck call returned", "after", time.Since(w.chunk.begin))
 	if well {
-		c.lane.available(ends)
+		c.lane.available(time.Now(), ends)
 	}
 	call()
 }

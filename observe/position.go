@@ -63,15 +63,20 @@ type Position struct {
 	Oldest *Waiting `json:"oldest,omitempty"`
 }
 
-// Name returns the destination, with the shard if there are several: "mail, shard 0 of 4". The router's is "(types without a route)".
+// Name returns the destination, as [PositionName] has it, with the shard if there are several: "mail, shard 0 of 4".
 func (p *Position) Name() string {
-	switch {
-	case p.Destination == "":
-		return "(types without a route)"
-	case p.Shards > 1:
+	if p.Destination != "" && p.Shards > 1 {
 		return fmt.Sprintf("%s, shard %d of %d", p.Destination, p.Shard, p.Shards)
 	}
-	return p.Destination
+	return PositionName(p.Destination)
+}
+
+// PositionName returns the destination whose position it is, or "(unrouted scanner)" for the empty name.
+func PositionName(destination string) string {
+	if destination == "" {
+		return "(unrouted scanner)"
+	}
+	return destination
 }
 
 // ShardSession is the session by which the owner of a shard of a stream renews its lease. Fields that the querying role may not see

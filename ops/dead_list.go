@@ -142,6 +142,9 @@ type AuditEntry struct {
 	OldPayloadBytes []byte `json:"old_payload_bytes,omitempty"`
 }
 
+// ByRelay reports that a relay has recorded the entry: it has delivered a replay. All other entries are actions of people.
+func (e AuditEntry) ByRelay() bool { return e.Action == "delivered" }
+
 // Case returns everything about an event, dead letter or not. The error wraps [ErrNoEvent] if no table knows the event.
 func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
 	err = s.read(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {

@@ -25,8 +25,8 @@ var ErrDelivered = errors.New("a relay delivers to it: remove the destination fr
 // ErrQueue is wrapped by errors about a table that is a queue.
 var ErrQueue = errors.New("only a stream has positions, and outbox_events is a queue")
 
-// Positions returns all positions, by destination and shard. The position without a destination belongs to the search
-// for event types without a route. Oldest is not set.
+// Positions returns all positions, by destination and shard. The position without a destination belongs to the
+// unrouted scanner. Oldest is not set.
 func (s *Client) Positions(ctx context.Context) (all []observe.Position, err error) {
 	err = s.ofStream(ctx, "list positions", pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err = store.ListPositions(ctx, tx, s.cfg.Schema)

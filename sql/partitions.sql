@@ -199,7 +199,7 @@ BEGIN
         FOR p IN
             SELECT r.who, r.head, (SELECT pg_catalog.lower(s) FROM pg_catalog.unnest(r.open) AS s
                 WHERE s OPERATOR(pg_catalog.&&) pg_catalog.int8range(low, past) ORDER BY pg_catalog.lower(s) LIMIT 1) AS gap
-            FROM (SELECT head, open, CASE WHEN destination = '' THEN 'the search for event types without a route'
+            FROM (SELECT head, open, CASE WHEN destination = '' THEN 'the unrouted scanner'
                     ELSE pg_catalog.format('destination %s', destination) END AS who
                 FROM outbox_positions
                 UNION ALL SELECT head, open, pg_catalog.format('replay %s of %s', id, destination) FROM outbox_replays

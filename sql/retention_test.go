@@ -37,7 +37,7 @@ func TestStreamPartitionDrop(t *testing.T) {
 	wants("one with ids that no relay has seen", "behind: destination late waits for event 101")
 	testdb.Exec(t, conn, `UPDATE outbox_positions SET open = int8multirange(int8range($1::bigint, $1::bigint + 1)) WHERE destination = 'late'`, young)
 	testdb.Exec(t, conn, `UPDATE outbox_positions SET head = 7 WHERE destination = ''`)
-	wants("types without a route", "behind: the search for event types without a route is at event 7")
+	wants("the unrouted scanner", "behind: the unrouted scanner is at event 7")
 	testdb.Exec(t, conn, `UPDATE outbox_positions SET head = 100 WHERE destination = ''`)
 	testdb.Exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (3, 'shop', 'a', 'dead')`)
 	wants("with a dead letter", "event 3 has a delivery")

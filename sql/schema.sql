@@ -270,7 +270,7 @@ CREATE TABLE IF NOT EXISTS outbox_positions (
 
 COMMENT ON TABLE outbox_positions IS
     'How far each destination of a stream has come. Empty where outbox_events is a queue.';
-COMMENT ON COLUMN outbox_positions.destination IS 'Name of the destination. Empty: the search for event types without a route.';
+COMMENT ON COLUMN outbox_positions.destination IS 'Name of the destination. Empty: the unrouted scanner.';
 COMMENT ON COLUMN outbox_positions.shard IS 'Which shard of the destination, beginning with 0.';
 COMMENT ON COLUMN outbox_positions.shards IS 'How many shards the destination has: each has the events that the hash of their aggregate gives it.';
 COMMENT ON COLUMN outbox_positions.layout IS
@@ -333,7 +333,7 @@ COMMENT ON COLUMN outbox_members.renewals IS 'Counts the renewals, from a random
 COMMENT ON COLUMN outbox_members.alive_until IS 'When the term ends by the clock of the server; for people, and for a relay that starts.';
 COMMENT ON COLUMN outbox_members.pid IS 'Server process of the session that renews.';
 COMMENT ON COLUMN outbox_members.layouts IS 'For each of wants, the layout that the relay is configured with, as in outbox_positions.';
-COMMENT ON COLUMN outbox_members.wants IS 'The destinations that the relay delivers; an empty name is the search for event types without a route. Empty: it stops.';
+COMMENT ON COLUMN outbox_members.wants IS 'The destinations that the relay delivers; an empty name is the unrouted scanner. Empty: it stops.';
 
 CREATE TABLE IF NOT EXISTS outbox_routes (
     since       bigint         NOT NULL,

@@ -84,8 +84,29 @@ func TestPlanOfBackfill(t *testing.T) {
 		publishTo(t, url, "order.placed", order)
 	}
 	untilPast(t, url, 23, "a")
+	execute(t, url, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, attempts) VALUES (1, 'c', 'order.placed', 'retry', 'infinity', 1)`)
+	const continues = "  c continues at its position, event 21: 3 kept events of order.*; waiting deliveries: 1\n"
 	r = invoke(t, "plan", "-c", file(t, text("  c: {type: log}\n")), "--against", without)
-	if r.code != 0 || !strings.Contains(r.stdout, "  c continues at its position: at most 3 events since then\n") {
+	if r.code != 0 || !strings.Contains(r.stdout, continues) {
+		t.Errorf("%+v", r)
+	}
+	if r = invoke(t, "plan", "-c", file(t, text("  c: {type: log}\n"))); !strings.Contains(r.stdout, continues) { // no running relay has it
+		t.Errorf("%+v", r)
+	}
+
+	testenv.WriteFile(t, old, text("  c: {type: log}\n"))
+	r = invoke(t, "reload", "-c", old)
+	if r.code != command.ExitUsage || !strings.Contains(r.stderr, strings.TrimSpace(continues)+": --yes says") || r.stdout != "" {
+		t.Errorf("%+v", r)
+	}
+	if head := query[int](t, url, `SELECT head FROM outbox_positions WHERE destination = 'c'`); head != 20 {
+		t.Errorf("c has continued to %d", head)
+	}
+	if r = invoke(t, "reload", "-c", old, "--yes"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	untilPast(t, url, 23, "c")
+	if r = invoke(t, "reload", "-c", old); r.code != 0 { // a relay has it now
 		t.Errorf("%+v", r)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/demo"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -95,13 +96,13 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 
 // demoDatabases returns the given database, else those to look for.
 func demoDatabases(a *command.App, url string) ([]demo.Database, error) {
-	place := command.DatabaseFlag
+	place := config.Mistake{File: command.DatabaseFlag}
 	if url == "" {
 		url, _ = a.Lookup("DATABASE_URL")
-		place = "$DATABASE_URL"
+		place.File = "$DATABASE_URL"
 	}
 	if url == "" {
-		place = "the environment variables PG*"
+		place.File = "the environment variables PG*"
 		named := func(name string) bool { value, _ := a.Lookup(name); return value != "" }
 		if !slices.ContainsFunc([]string{"PGHOST", "PGPORT", "PGDATABASE", "PGSERVICE"}, named) {
 			return demo.Local(), nil
@@ -110,7 +111,7 @@ func demoDatabases(a *command.App, url string) ([]demo.Database, error) {
 	if _, err := outboxes.ParseURL(place, url, pgxpool.ParseConfig); err != nil {
 		return nil, command.FromCommandLine(place, err)
 	}
-	return []demo.Database{{URL: url, Place: place}}, nil
+	return []demo.Database{{URL: url, Place: place.File}}, nil
 }
 
 // demoError returns the reason why a demo ended early.

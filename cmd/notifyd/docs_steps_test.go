@@ -114,6 +114,7 @@ func named() map[string]string {
 		"make setup-all":   whole,
 		"make lint":        whole,
 		"make chaos":       whole,
+		"make picture":     "runs TestConsolePicture for five minutes",
 		"make attack":      "runs tests of this package and others; TestRolesAreTested of scripts holds its list against the page",
 		"make bench":       inBench,
 		"make bench-peers": "takes half an hour; " + peers,

@@ -80,7 +80,7 @@ func TestKafkaExactlyOnce(t *testing.T) {
 	const head = "version: 1\nroutes: [{match: \"*\", to: k}]\ndestinations:\n  k: {type: kafka, brokers: a, topic: t, exactly_once: true"
 	for settings, batch := range map[string]string{"}\n": "batch: 5000", ", batch: 1000}\n": "batch: 1000", ", batch: 7}\n": "batch: 7"} {
 		path := file(t, head+settings)
-		if got := invoke(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, "destination k: exactly_once: true needs a table that is a stream") {
+		if got := invoke(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, path+":4:56: destinations.k.exactly_once: true needs a table that is a stream") {
 			t.Errorf("%s: %+v", settings, got)
 		}
 		if got := invoke(t, "config", "print", "-c", path); got.code != 0 || !strings.Contains(got.stdout, batch) {

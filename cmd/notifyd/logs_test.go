@@ -87,6 +87,8 @@ func TestFailedStartEndsInJSON(t *testing.T) {
 	}{
 		{[]string{"-c", file(t, config)}, command.ExitFailure, "schema is not migrated"},
 		{[]string{"-c", file(t, config+"x: 1\n"), "--log-format", "json"}, command.ExitConfig, "unknown key"},
+		{[]string{"-c", file(t, config+"admin: {listen: '127.0.0.1:0', tls: {cert_file: none.crt, key_file: none.key}}\n")}, command.ExitConfig, ":7:49: admin.tls: stat "},
+		{[]string{"-c", file(t, config+"admin: {listen: '192.0.2.1:1'}\n")}, command.ExitFailure, "no network interface of this host has the address"},
 	} {
 		r := invoke(t, append([]string{"run"}, c.args...)...)
 		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")

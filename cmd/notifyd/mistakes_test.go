@@ -240,3 +240,11 @@ func TestMalformedSecretIsDescribed(t *testing.T) {
 		}
 	}
 }
+
+// placed is the place in a file at which a part of its text begins, such as "notifyd.yaml:3:14".
+func placed(path, text, part string) string {
+	before, _, _ := strings.Cut(text, part)
+	line := before[strings.LastIndex(before, "\n")+1:]
+
+	return fmt.Sprintf("%s:%d:%d", path, strings.Count(before, "\n")+1, len(line)+1)
+}

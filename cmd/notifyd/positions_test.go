@@ -64,8 +64,8 @@ func TestPositionsPrints(t *testing.T) {
 	url := streamed(t)
 	got := invoke(t, "positions", "list", "--database-url", url)
 	lines := strings.Split(got.stdout, "\n")
-	if got.code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[0], "DESTINATION ") || !strings.HasPrefix(lines[1], "(types without a route)  10    0 ") ||
-		!strings.HasPrefix(lines[2], "crm                      4     6 ") || !strings.HasSuffix(lines[2], "  held   none") || !strings.HasSuffix(lines[3], "  -      none") {
+	if got.code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[0], "DESTINATION ") || !strings.HasPrefix(lines[1], "(unrouted scanner)  10    0 ") ||
+		!strings.HasPrefix(lines[2], "crm                 4     6 ") || !strings.HasSuffix(lines[2], "  held   none") || !strings.HasSuffix(lines[3], "  -      none") {
 		t.Errorf("list: %+v", got)
 	}
 	var all []observe.Position

@@ -213,7 +213,7 @@ func changing(text string) string {
 		{`(?m)^database  .*$`, "database  shop at db.internal:5432, 2026-11-02 09:15:04Z"},
 		{`\d{4}-\d\d-\d\d [\d:]+Z`, "2026-11-02 09:15:04Z"},
 		{`session \d+`, "session 4711"},
-		{`(?m)^((?:\(types without a route\)|mail) .*[^ \d]) +\d+$`, "$1     4711"},
+		{`(?m)^((?:\(unrouted scanner\)|mail) .*[^ \d]) +\d+$`, "$1     4711"},
 		{`user \w+`, "user notifyd"},
 		{`(, from [\d.]+)?, for \w+`, ", from 10.0.0.7, for 6h12m"},
 		{`(\dh)\d\dm`, "${1}00m"},

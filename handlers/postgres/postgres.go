@@ -122,7 +122,7 @@ func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
 	if l.conn == nil {
 		conn, err := pgx.ConnectConfig(ctx, l.h.target)
 		if err != nil {
-			return nil, err
+			return nil, &connectError{err}
 		}
 		l.conn, l.born, l.record = conn, time.Now(), idle.NewRecord()
 		if err := session.SetForeign(ctx, conn); err != nil {
@@ -132,6 +132,12 @@ func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
 	}
 	return l.conn, nil
 }
+
+// connectError is a connection that was not made. Its text has one attempt for each address.
+type connectError struct{ error }
+
+func (e *connectError) Error() string { return session.ConnectText(e.error) }
+func (e *connectError) Unwrap() error { return e.error }
 
 func (l *link) close(ctx context.Context) {
 	if l.conn == nil {

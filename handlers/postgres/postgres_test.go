@@ -342,3 +342,13 @@ func TestValidate(t *testing.T) {
 		})
 	}
 }
+
+// TestUnreachable: the error names one attempt for each address, in one line, and the server that accepts no connection.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	err := open(t, "postgres://relay:marker7@127.0.0.1:1,127.0.0.1:2/b?sslmode=prefer").Deliver(t.Context(), events(1)[0])
+	text := fmt.Sprint(err)
+	if strings.Count(text, "127.0.0.1:1 (127.0.0.1)") != 1 || strings.Count(text, "connection refused") != 2 || strings.Contains(text, "...") || strings.Contains(text, "marker7") {
+		t.Errorf("%v", err)
+	}
+}

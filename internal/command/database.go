@@ -25,7 +25,7 @@ import (
 type DatabaseFlags struct {
 	URL    string
 	Schema string
-	Place  string // the setting or variable that URL comes from, for messages
+	Place  config.Mistake // the setting or variable that URL comes from, for messages
 
 	// IsGiven reports whether --database-url is set. It is nil in commands without that flag.
 	IsGiven func() bool
@@ -41,8 +41,8 @@ type DatabaseFlags struct {
 }
 
 // FlagsOf returns the flags of a command that connects to the database of a configuration file.
-func FlagsOf(c *config.Config, path string) DatabaseFlags {
-	return DatabaseFlags{URL: c.Database.URL.Reveal(), Schema: c.Database.Schema, Place: path + ": " + c.DatabaseSetting("url"), file: c.Database}
+func FlagsOf(c *config.Config) DatabaseFlags {
+	return DatabaseFlags{URL: c.Database.URL.Reveal(), Schema: c.Database.Schema, Place: c.DatabaseSetting("url"), file: c.Database}
 }
 
 // DatabaseFlag is the flag with the connection string, for messages.
@@ -71,19 +71,22 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 	}
 	switch {
 	case f.URL != "":
-		f.Place = DatabaseFlag
+		f.Place = config.Mistake{File: DatabaseFlag}
 	case f.IsGiven != nil && f.IsGiven():
 		return UsageErrorf("%s: %s", DatabaseFlag, config.EmptyURL)
 	}
 	f.Keep, f.Given = -1, f.URL
 	if f.URL == "" || f.Schema == "" || f.Outbox != "" {
-		c, path, err := f.Optional(ctx, a, config.LoadDatabase)
+		c, _, err := f.Optional(ctx, a, config.LoadDatabase)
 		if err != nil {
 			return err
 		}
 		if c != nil {
 			f.Keep, f.file = c.Retention.Keep, c.Database
-			f.URL, f.Place = c.Database.URL.Reveal(), First(f.Place, path+": "+c.DatabaseSetting("url"))
+			f.URL = c.Database.URL.Reveal()
+			if f.Given == "" {
+				f.Place = c.DatabaseSetting("url")
+			}
 			f.Schema = First(f.Schema, c.Database.Schema)
 		}
 	}
@@ -93,7 +96,7 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 		if set && url == "" {
 			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
 		}
-		f.URL, f.Place, f.unset = url, "$DATABASE_URL", !set
+		f.URL, f.Place, f.unset = url, config.Mistake{File: "$DATABASE_URL"}, !set
 	}
 	f.Schema = First(f.Schema, outboxsql.DefaultSchema)
 	return pgschema.Validate(f.Schema)
@@ -128,8 +131,8 @@ func (f *DatabaseFlags) Parse() (*pgx.ConnConfig, error) {
 }
 
 // FromCommandLine is a mistake in the command line, if the connection string was there.
-func FromCommandLine(place string, err error) error {
-	if wrong, ok := errors.AsType[*config.Error](err); ok && place == DatabaseFlag {
+func FromCommandLine(place config.Mistake, err error) error {
+	if wrong, ok := errors.AsType[*config.Error](err); ok && place.File == DatabaseFlag {
 		return UsageErrorf("%v", wrong)
 	}
 	return err
@@ -199,7 +202,7 @@ func (f *DatabaseFlags) Choose(ctx context.Context, c *config.Config, path strin
 	case f.IsGiven == nil: // the command has no --outbox: it connects to nothing
 		return nil, UsageErrorf("%s has many outboxes: --schema says whose tables are meant", path)
 	}
-	if err := f.find(ctx, c, path); err != nil {
+	if err := f.find(ctx, c); err != nil {
 		return nil, err
 	}
 	if f.Outbox == "" {
@@ -217,9 +220,9 @@ func (f *DatabaseFlags) Choose(ctx context.Context, c *config.Config, path strin
 }
 
 // find fills in the outboxes, once.
-func (f *DatabaseFlags) find(ctx context.Context, c *config.Config, path string) (err error) {
+func (f *DatabaseFlags) find(ctx context.Context, c *config.Config) (err error) {
 	if f.found == nil {
-		f.found, _, err = outboxes.Find(ctx, c, path) // the relay reports the rows that are wrong
+		f.found, _, err = outboxes.Find(ctx, c) // the relay reports the rows that are wrong
 	}
 	return err
 }
@@ -238,7 +241,7 @@ func (f *DatabaseFlags) Several(ctx context.Context, a *App) ([]string, error) {
 	if err != nil || !c.Outboxes.Used() {
 		return nil, err
 	}
-	if err := f.find(ctx, c, path); err != nil {
+	if err := f.find(ctx, c); err != nil {
 		return nil, err
 	}
 	return append([]string{}, namesOfOutboxes(f.found)...), nil

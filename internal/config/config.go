@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd"
@@ -35,21 +36,34 @@ type Config struct {
 
 	// origins is a pointer so that %+v of a Config does not print it.
 	origins *origins
-	// places holds the position of each destination.
-	places map[string]Mistake
+	// file is the name of the file, and root its content, for the places of settings. It is a pointer so that %+v of a
+	// Config does not print it.
+	file string
+	root *node
 	// whole has all destinations of the file if Destinations belong to one outbox, and is nil otherwise.
 	whole Destinations
-	// place is the path of an outbox that has its own connection strings, and empty otherwise.
-	place string
+	// own is the name of an outbox that has its own connection strings, and empty otherwise; ownPath is where the file has
+	// them.
+	own, ownPath string
 }
 
 // Wrong returns an error about a destination, such as that it cannot be opened,
 // as an [*Error] with the position of the destination. The text must not hold a
 // secret.
 func (c *Config) Wrong(destination string, err error) error {
-	m := c.places[destination]
-	m.Message = "destinations." + destination + ": " + oneLine(err.Error())
-	return &Error{[]Mistake{m}}
+	path := "destinations." + destination
+	return &Error{[]Mistake{c.Mistake(path, path+": "+oneLine(err.Error()))}}
+}
+
+// Mistake returns a mistake with the position of the setting at path, or of the innermost setting around it that the
+// file has.
+func (c *Config) Mistake(path, message string) Mistake {
+	m := Mistake{File: c.file, Message: message}
+	if c.root != nil {
+		at := locate(c.root, path)
+		m.Line, m.Column = at.line, at.col
+	}
+	return m
 }
 
 // origins maps the path of each expanded value to its text in the file, which
@@ -121,18 +135,39 @@ type Lane struct {
 	key *when.Expression // of RateKey; nil without one
 }
 
-// NeedsStream returns the settings that a queue cannot honor, such as
-// "destination mail: order: aggregate".
-func (c *Config) NeedsStream() (settings []string) {
+// NeedsStream returns the settings that a queue cannot honor, with their places and messages such as
+// "destinations.mail.order: aggregate".
+func (c *Config) NeedsStream() (all []Mistake) {
 	for _, d := range c.Destinations {
-		for _, setting := range laneconf.NeedsStream(d.Lane.Lane) {
-			settings = append(settings, "destination "+d.Name+": "+setting)
-		}
+		settings := laneconf.NeedsStream(d.Lane.Lane)
 		if setting := d.needsOrder(); setting != "" {
-			settings = append(settings, "destination "+d.Name+": "+setting)
+			settings = append(settings, setting)
+		}
+
+		for _, setting := range settings {
+			message := "destinations." + d.Name + "." + setting
+			path, _, _ := strings.Cut(message, ": ")
+			all = append(all, c.Mistake(path, message))
 		}
 	}
-	return settings
+	return all
+}
+
+// IgnoredByStream returns a warning for each setting of the file that has no effect in a stream.
+func (c *Config) IgnoredByStream() (all []Mistake) {
+	paths := []string{"relay.lock_budget", "relay.lease"}
+	for _, d := range c.Destinations {
+		paths = append(paths, "destinations."+d.Name+".priority")
+	}
+
+	for _, path := range paths {
+		if has(c.root, path) {
+			all = append(all, c.Mistake(path, "warning: "+path+": has no effect in a stream"))
+		}
+	}
+	sortMistakes(all)
+
+	return all
 }
 
 // Route sends the events whose type matches to one or more destinations.

@@ -23,8 +23,7 @@ type fileDecoder struct {
 	decoder
 	registry Registry
 	partial  part
-	language *when.Language     // nil until there is an expression
-	places   map[string]Mistake // positions of the destinations
+	language *when.Language // nil until there is an expression
 }
 
 // expressions returns the language of expressions. It takes some milliseconds to make.
@@ -51,7 +50,6 @@ func (d *fileDecoder) destinations(n *node, names bool) Destinations {
 		if d.misplaced(n.entries, i, path) {
 			continue
 		}
-		d.places[e.name] = Mistake{File: d.list.file, Line: e.value.key.line, Column: e.value.key.col}
 		at := join(path, e.name)
 		if !destinationNameRegexp.MatchString(e.name) {
 			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))

@@ -281,7 +281,7 @@ func FuzzDuration(f *testing.F) {
 
 // ForgetPlaces makes configurations comparable whose destinations are on different lines.
 func ForgetPlaces(c *Config) {
-	c.places = nil
+	c.file, c.root = "", nil
 	for i := range c.Routes {
 		c.Routes[i].place = ""
 	}

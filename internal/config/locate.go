@@ -31,6 +31,14 @@ func locate(n *node, path string) pos {
 	return n.key
 }
 
+// has reports whether n has a setting at path.
+func has(n *node, path string) bool {
+	for path != "" && n != nil {
+		n, path = step(n, path)
+	}
+	return n != nil
+}
+
 // find returns the node at path, or the innermost one on the way that exists.
 func find(n *node, path string) *node {
 	for path != "" {

@@ -48,13 +48,13 @@ func TestOnDeadForms(t *testing.T) {
 	}{
 		{"on_dead: ", "on_dead: continue", "", "", delivery.OnDead{Then: delivery.OnDeadContinue}},
 		{"on_dead: continue", "on_dead: continue", "", "", delivery.OnDead{Then: delivery.OnDeadContinue}},
-		{"on_dead: block", "on_dead: block", "[{on_dead continue block}]", "destination a.b: on_dead: block", delivery.OnDead{Then: delivery.OnDeadBlock}},
-		{"on_dead: '${env:WORD}'", "on_dead: ${env:WORD}", "[{on_dead continue ${env:WORD}}]", "destination a.b: on_dead: block", delivery.OnDead{Then: delivery.OnDeadBlock}},
+		{"on_dead: block", "on_dead: block", "[{on_dead continue block}]", "notifyd.yaml:8:30: destinations.a.b.on_dead: block", delivery.OnDead{Then: delivery.OnDeadBlock}},
+		{"on_dead: '${env:WORD}'", "on_dead: ${env:WORD}", "[{on_dead continue ${env:WORD}}]", "notifyd.yaml:8:30: destinations.a.b.on_dead: block", delivery.OnDead{Then: delivery.OnDeadBlock}},
 		{"on_dead: {to: park}", "on_dead: {to: park, then: continue}", "[{on_dead continue {to: park, then: continue}}]", "", delivery.OnDead{To: "park", Then: delivery.OnDeadContinue}},
 		{"on_dead: {to: park, then: }", "on_dead: {to: park, then: continue}", "[{on_dead continue {to: park, then: continue}}]", "", delivery.OnDead{To: "park", Then: delivery.OnDeadContinue}},
 		{
 			"on_dead: {to: '${env:NAME}', then: '${env:WORD}'}", "on_dead: {to: '${env:NAME}', then: '${env:WORD}'}", "[{on_dead continue {to: ${env:NAME}, then: ${env:WORD}}}]",
-			"destination a.b: on_dead.then: block",
+			"notifyd.yaml:8:56: destinations.a.b.on_dead.then: block",
 			delivery.OnDead{To: "park", Then: delivery.OnDeadBlock},
 		},
 	} {
@@ -87,7 +87,7 @@ func TestOnDeadForms(t *testing.T) {
 		if got := strings.Join(changes, " "); got != c.diff {
 			t.Errorf("%s: difference %s, want %s", c.in, got, c.diff)
 		}
-		if got := strings.Join(read.NeedsStream(), " "); got != c.stream {
+		if got := strings.Trim(fmt.Sprint(read.NeedsStream()), "[]"); got != c.stream {
 			t.Errorf("%s needs a stream for %q", c.in, got)
 		}
 	}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -149,7 +148,11 @@ func (c *Config) For(o *Outbox) *Config {
 	one.Outboxes = defaults().Outboxes
 	one.Database = o.of(&c.Database)
 	if !o.URL.IsZero() {
-		one.place = "outbox " + o.Name + ": "
+		one.own = o.Name
+		one.ownPath = "outboxes.query"
+		if i := slices.IndexFunc(c.Outboxes.List, func(listed Outbox) bool { return listed.Name == o.Name }); i >= 0 {
+			one.ownPath = fmt.Sprintf("outboxes.list.%d", i)
+		}
 	}
 	one.Routes = o.routes(c)
 	one.Destinations, one.whole = nil, c.Destinations
@@ -170,9 +173,14 @@ func (o *Outbox) routes(c *Config) []Route {
 	return c.Routes
 }
 
-// DatabaseSetting is the name of "url" or "listen_url" in messages: of the database of the file, or of the outbox
-// that has its own.
-func (c *Config) DatabaseSetting(name string) string { return cmp.Or(c.place, "database.") + name }
+// DatabaseSetting returns a mistake in "url" or "listen_url" of the database of the file, or of the outbox that has its
+// own. The message is the name of the setting, to be completed.
+func (c *Config) DatabaseSetting(name string) Mistake {
+	if c.own == "" {
+		return c.Mistake("database."+name, "database."+name)
+	}
+	return c.Mistake(c.ownPath+"."+name, "outbox "+c.own+": "+name)
+}
 
 // AlertTargets returns the destinations that get alerts, in the order of the file.
 func (c *Config) AlertTargets() (all Destinations) {

@@ -28,8 +28,8 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 		return nil, list.err()
 	}
 	c := defaults()
-	c.places = make(map[string]Mistake)
-	d := &fileDecoder{decoder: decoder{list, expand, c.origins}, registry: registry, partial: p, places: c.places}
+	c.file, c.root = name, root
+	d := &fileDecoder{decoder: decoder{list, expand, c.origins}, registry: registry, partial: p}
 	d.decodeStruct(root, "", topLevel(c))
 	if root.kind == kindMap {
 		c.Destinations = d.destinations(root.get("destinations"), p.names)
@@ -49,7 +49,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 		c.Database.URL = handlers.NewSecret(p.url)
 	}
 	if p.keys == nil {
-		c.warn(root, name)
+		c.warn()
 	}
 	return c, nil
 }
@@ -146,7 +146,7 @@ func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 }
 
 // warn records settings that are allowed but probably not intended.
-func (c *Config) warn(root *node, file string) {
+func (c *Config) warn() {
 	routed := map[string]bool{}
 	routes := c.Routes
 	for i := range c.Outboxes.List {
@@ -164,8 +164,7 @@ func (c *Config) warn(root *node, file string) {
 		routed[c.Destinations[i].OnDead.To] = true
 	}
 	add := func(path, format string, args ...any) {
-		at := locate(root, path)
-		c.Warnings = append(c.Warnings, Mistake{file, at.line, at.col, "warning: " + fmt.Sprintf(format, args...)})
+		c.Warnings = append(c.Warnings, c.Mistake(path, "warning: "+fmt.Sprintf(format, args...)))
 	}
 	for i, r := range c.Routes {
 		if strings.HasSuffix(r.Match, ".") {

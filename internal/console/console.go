@@ -218,17 +218,18 @@ type outboxPage func(o *outbox, w http.ResponseWriter, r *http.Request, v viewer
 // views are the pages of an outbox that change nothing, by path.
 func views() map[string]outboxPage {
 	return map[string]outboxPage{
-		"{$}":           (*outbox).overview,
-		"destinations":  (*outbox).destinations,
-		"destination":   (*outbox).destination,
-		"position":      (*outbox).position,
-		"position/plan": (*outbox).plan,
-		"events":        (*outbox).events,
-		"events/{id}":   (*outbox).event,
-		"dead":          (*outbox).dead,
-		"dead/replays":  (*outbox).showReplay,
-		"relays":        (*outbox).relays,
-		"live/{page}":   (*outbox).live,
+		"{$}":                (*outbox).overview,
+		"destinations":       (*outbox).destinations,
+		"destination":        (*outbox).destination,
+		"destinations/pause": (*outbox).askPause,
+		"position":           (*outbox).position,
+		"position/plan":      (*outbox).plan,
+		"events":             (*outbox).events,
+		"events/{id}":        (*outbox).event,
+		"dead":               (*outbox).dead,
+		"dead/replays":       (*outbox).showReplay,
+		"relays":             (*outbox).relays,
+		"live/{page}":        (*outbox).live,
 	}
 }
 
@@ -387,8 +388,11 @@ type errorBody struct {
 	Back string
 }
 
-// backOf returns the page of the console that led to a request.
+// backOf returns the page of the console that led to a request. A page that answers a form names the list before it.
 func backOf(r *http.Request) string {
+	if list := r.PostForm.Get("list"); list != "" {
+		return localPath(list)
+	}
 	from, err := url.Parse(r.Referer())
 	if err != nil || from.Path == "" || from.Path == Path+"login" {
 		return ""

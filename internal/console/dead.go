@@ -233,10 +233,16 @@ func (o *outbox) discard(w http.ResponseWriter, r *http.Request, v viewer) error
 		q.Set("left", strconv.FormatInt(left, 10))
 	}
 	target := o.base + "dead?"
-	if len(f.Events) == 1 {
+	switch list := r.PostForm.Get("list"); {
+	case len(f.Events) == 1:
 		target = o.eventPath(f.Events[0]) + "?"
+	case list != "": // with its filter
+		target = localPath(list) + "&"
+		q.Del("destination")
+		q.Del("type")
+		q.Del("fingerprint")
 	}
-	http.Redirect(w, r, target+q.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, target+q.Encode(), http.StatusSeeOther) //nolint:gosec // localPath made it
 	return nil
 }
 

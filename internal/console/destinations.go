@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -50,6 +51,26 @@ func (o *outbox) destination(w http.ResponseWriter, r *http.Request, v viewer) e
 	p.Live = "destination"
 	p.Done = pauseText(r.URL.Query())
 	return o.render(w, http.StatusOK, "destination", p)
+}
+
+// pauseBody is the page that asks why a destination is to be paused.
+type pauseBody struct {
+	Name, Back string
+	Single     bool // the page of the destination led here
+}
+
+// askPause asks for the reason of a pause. It changes nothing.
+func (o *outbox) askPause(w http.ResponseWriter, r *http.Request, v viewer) error {
+	q := r.URL.Query()
+	name := q.Get("destination")
+	if !o.sampler.now(r.Context()).has(name) {
+		return notFound("This relay has no destination of that name.")
+	}
+	b := pauseBody{Name: name, Back: o.base + "destinations", Single: q.Get("back") == "destination"}
+	if b.Single {
+		b.Back = o.destinationPath(name)
+	}
+	return o.render(w, http.StatusOK, "pause", o.newPage("Pause "+name, "destinations", v, b))
 }
 
 func pauseText(q url.Values) string {
@@ -94,7 +115,7 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 		card.Base, card.ReadOnly, card.Known = o.base, readOnly, known
 		card.Anchor = "d-" + card.Name
 		if known {
-			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
+			card.Positions = positionsOf(s, s.reading.backlog.Positions, card.Name)
 		}
 		card.DeadLink, card.WaitingLink = o.deadPath(card.Name), o.waitingPath(card.Name)
 		card.ReceiverLink = o.destinationPath(card.DeadLettersTo)
@@ -137,18 +158,31 @@ func (o *outbox) destinationPath(name string) string {
 type positionRow struct {
 	observe.Position
 
-	Title   string
-	Blocked observe.Count
+	Title string
+	By    string // the relay that delivers; "" for none
 }
 
-// positionsOf returns some positions of a stream, none of a queue.
-func positionsOf(b observe.Backlog, wanted func(*observe.Position) bool) (rows []positionRow) {
-	for _, p := range b.Positions {
-		if wanted(&p) {
-			rows = append(rows, positionRow{Position: p, Title: p.Name(), Blocked: b.Destination(p.Destination).Blocked})
+// positionsOf returns the positions of a destination of a stream, none of a queue.
+func positionsOf(s snapshot, all []observe.Position, destination string) (rows []positionRow) {
+	for _, p := range all {
+		if p.Destination == destination {
+			rows = append(rows, positionRow{p, p.Name(), relayOfPosition(&p, s.reading.relays)})
 		}
 	}
 	return rows
+}
+
+// relayOfPosition names the relay that delivers a position; "" for none.
+func relayOfPosition(p *observe.Position, relays []store.RelaySession) string {
+	if p.Session == nil {
+		return ""
+	}
+	for _, r := range relays {
+		if r.Program != nil && p.Owner != nil && r.Owner == *p.Owner {
+			return relayRow{Program: *r.Program}.Name()
+		}
+	}
+	return "a relay that does not describe itself"
 }
 
 func (o *outbox) pause(w http.ResponseWriter, r *http.Request, v viewer) error {

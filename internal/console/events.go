@@ -154,6 +154,16 @@ type eventBody struct {
 	Routes []string
 }
 
+// People are the actions of people.
+func (b *eventBody) People() []ops.AuditEntry {
+	return slices.DeleteFunc(slices.Clone(b.Audit), ops.AuditEntry.ByRelay)
+}
+
+// Acknowledged are the deliveries of replays, which relays have recorded.
+func (b *eventBody) Acknowledged() []ops.AuditEntry {
+	return slices.DeleteFunc(slices.Clone(b.Audit), func(e ops.AuditEntry) bool { return !e.ByRelay() })
+}
+
 // event shows all details of an event.
 func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 	id, err := parseID(r.PathValue("id"))
@@ -192,7 +202,7 @@ func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 			b.Edit = string(b.Event.Payload)
 		}
 	}
-	p := o.newPage("Event "+strconv.FormatInt(id, 10), "events", v, b)
+	p := o.newPage("Event "+strconv.FormatInt(id, 10), "events", v, &b)
 	p.Done = doneText(r.URL.Query())
 	return o.render(w, http.StatusOK, "event", p)
 }

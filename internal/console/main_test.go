@@ -37,6 +37,7 @@ type fakeRelay struct {
 	queries int
 	paused  map[string]bool
 	by      string // who has paused last
+	reason  string // why
 	steady  uint64 // deliveries of the first destination between two samples
 }
 
@@ -70,7 +71,7 @@ func (f *fakeRelay) Pause(_ context.Context, name string, a ops.Action) error {
 	f.set(name, true)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.by = a.Actor
+	f.by, f.reason = a.Actor, a.Reason
 	return nil
 }
 

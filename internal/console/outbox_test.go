@@ -125,7 +125,7 @@ func TestManyOutboxes(t *testing.T) {
 	if query[int](north, `SELECT count(*) FROM outbox_deliveries`) != 0 || query[int](south, `SELECT count(*) FROM outbox_deliveries`) != 1 {
 		t.Error("the letters of the wrong outbox were discarded")
 	}
-	if a := south.post(south.outbox.base+"destinations", south.outbox.base+"destinations/pause", url.Values{"destination": {"mail-south"}}); a.code != http.StatusSeeOther || !south.relay.paused["mail-south"] || len(north.relay.paused) > 0 {
+	if a := south.post(south.outbox.base+"destinations/pause?destination=mail-south", south.outbox.base+"destinations/pause", url.Values{"destination": {"mail-south"}}); a.code != http.StatusSeeOther || !south.relay.paused["mail-south"] || len(north.relay.paused) > 0 {
 		t.Errorf("pause: %d", a.code)
 	}
 }

@@ -1,8 +1,10 @@
 package console
 
 import (
+	"cmp"
 	"math"
 	"net/http"
+	"slices"
 
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/observe"
@@ -13,6 +15,7 @@ type overviewBody struct {
 	Problems []problem
 	Charts   []chart
 	Lanes    []laneRow
+	Dead     []deadRow // the largest groups of dead letters, the largest first
 	Oldest   *observe.Waiting
 	ReadOnly bool
 }
@@ -25,6 +28,16 @@ type laneRow struct {
 	Waiting, Dead          observe.Count
 	Known                  bool // the two above are
 	WaitingLink, DeadLink  string
+}
+
+// deadShown bounds the groups of dead letters on the overview.
+const deadShown = 5
+
+// deadRow is a group of dead letters of a destination with the same error.
+type deadRow struct {
+	observe.DeadGroup
+
+	Destination, Link string
 }
 
 func (o *outbox) overview(w http.ResponseWriter, r *http.Request, v viewer) error {
@@ -53,9 +66,21 @@ func (o *outbox) overviewOf(s snapshot, readOnly bool) overviewBody {
 		b.Lanes = append(b.Lanes, row)
 	}
 	if known {
-		b.Oldest = s.reading.backlog.Oldest
+		b.Oldest, b.Dead = s.reading.backlog.Oldest, o.deadOf(&s.reading.backlog)
 	}
 	return b
+}
+
+// deadOf returns the largest groups of dead letters of all destinations.
+func (o *outbox) deadOf(b *observe.Backlog) (rows []deadRow) {
+	for _, d := range b.Destinations {
+		for _, g := range d.DeadLetters {
+			rows = append(rows, deadRow{g, d.Name, o.deadPath(d.Name)})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b deadRow) int { return cmp.Compare(b.N, a.N) })
+
+	return rows[:min(len(rows), deadShown)]
 }
 
 // rates are the rates of the last ten seconds.

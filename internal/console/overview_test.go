@@ -118,3 +118,19 @@ func TestProblemsAreSorted(t *testing.T) {
 		t.Errorf("without a relay: %+v", all)
 	}
 }
+
+// TestOverviewOfDeadLetters: the overview shows the errors of dead letters, the largest group first, with the way to them.
+func TestOverviewOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.dead("order.placed", "hook", "404 nothing there")
+	for range 2 {
+		s.dead("order.placed", "mail", "550 no such <user>")
+	}
+	s.awaitReading()
+	page := s.get(Path)
+	const first = `<a href="/console/dead?destination=mail">550 no such &lt;user&gt;</a></th><td class="n" data-label="How many">2</td>`
+	if at := strings.Index(page, first); at < 0 || !strings.Contains(page[at:], "404 nothing there") {
+		t.Errorf("the overview:\n%s", page)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"html"
+	"html/template"
 	"net/http"
 	"net/url"
 	"os"
@@ -182,9 +183,19 @@ func TestLive(t *testing.T) {
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
-	form := url.Values{"destination": {"mail"}}
-	a := s.post(Path+"destinations", Path+"destinations/pause", form)
-	if a.code != http.StatusSeeOther || !s.relay.paused["mail"] {
+	ask := Path + "destinations/pause?destination=mail"
+	if page := s.get(Path + "destinations"); !strings.Contains(page, `href="`+ask+`"`) {
+		t.Errorf("no link to the page that asks:\n%s", page)
+	}
+	if page := s.get(ask + "&back=destination"); !strings.Contains(page, `name="reason"`) || !strings.Contains(page, `href="/console/destination?name=mail"`) || s.relay.paused["mail"] {
+		t.Errorf("the page that asks:\n%s", page)
+	}
+	if a := s.do(s.request(http.MethodGet, Path+"destinations/pause?destination=nobody", nil)); a.code != http.StatusNotFound {
+		t.Errorf("an unknown destination: %d\n%s", a.code, a.body)
+	}
+	form := url.Values{"destination": {"mail"}, "reason": {"the server moves"}}
+	a := s.post(ask, Path+"destinations/pause", form)
+	if a.code != http.StatusSeeOther || !s.relay.paused["mail"] || s.relay.reason != "the server moves" {
 		t.Fatalf("pause: %d\n%s", a.code, a.body)
 	}
 	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "The pause is stored. Each relay takes note within about a second; deliveries that are under way") || !strings.Contains(page, "destinations/resume") {
@@ -193,7 +204,7 @@ func TestPauseAndResume(t *testing.T) {
 	if a := s.post(Path+"destinations", Path+"destinations/resume", form); a.code != http.StatusSeeOther || s.relay.paused["mail"] {
 		t.Errorf("resume: %d\n%s", a.code, a.body)
 	}
-	if a := s.post(Path+"destinations", Path+"destinations/pause", url.Values{"destination": {"nobody"}}); a.code != http.StatusNotFound {
+	if a := s.post("", Path+"destinations/pause", url.Values{"destination": {"nobody"}}); a.code != http.StatusNotFound {
 		t.Errorf("an unknown destination: %d\n%s", a.code, a.body)
 	}
 }
@@ -223,10 +234,23 @@ func TestDeadLetters(t *testing.T) {
 	if confirm.code != http.StatusOK || !strings.Contains(confirm.body, "<h2>Replay 120 dead letters</h2>") || !strings.Contains(confirm.body, `name="n" value="120"`) || !strings.Contains(confirm.body, "Replay 120</button>") {
 		t.Fatalf("the confirmation: %d\n%s", confirm.code, confirm.body)
 	}
-	choose = url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "all": {"yes"}, "n": {"120"}, "reason": {"fixed"}}
+	if list := `name="list" value="` + template.HTMLEscapeString(group) + `"`; !strings.Contains(confirm.body, list) {
+		t.Errorf("the confirmation forgets the list:\n%s", confirm.body)
+	}
+	choose = url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "all": {"yes"}, "n": {"119"}, "reason": {"fixed"}, "list": {group}}
+	back := `<a href="` + template.HTMLEscapeString(group) + `">Back`
+	r := s.request(http.MethodPost, Path+"dead/replay", choose)
+	r.Header.Set("Referer", s.server.URL+Path+"dead/confirm") // which is no page to go back to
+	if a := s.do(r); a.code != http.StatusConflict || !strings.Contains(a.body, back) {
+		t.Errorf("an error forgets the list: %d\n%s", a.code, a.body)
+	}
+	choose.Set("n", "120")
 	a := s.post("", Path+"dead/replay", choose)
 	if a.code != http.StatusSeeOther {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)
+	}
+	if page := s.get(a.header.Get("Location")); !strings.Contains(page, back+" to the dead letters") {
+		t.Errorf("the replay forgets the list:\n%s", page)
 	}
 	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "120 of 120 replayed for mail") || !strings.Contains(page, "<dt>Still waiting</dt><dd>120</dd>") {
 		t.Errorf("the page does not report the action:\n%s", page)
@@ -236,6 +260,11 @@ func TestDeadLetters(t *testing.T) {
 	}
 	if n := query[int](s, `SELECT count(*) FROM outbox_audit WHERE actor = 'console' AND action = 'replay' AND details->>'reason' = 'fixed'`); n != 120 {
 		t.Errorf("%d are in the audit", n)
+	}
+	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, destination) VALUES ($1, 'delivered', 'relay', 'mail')`, ids[0])
+	page = s.get(s.outbox.eventPath(ids[0]))
+	if !strings.Contains(page, `data-label="Who">console (`) || strings.Contains(page, ">relay (") || !strings.Contains(page, "Replays that were delivered: mail <time") {
+		t.Errorf("a relay is no person:\n%s", page)
 	}
 	discardOne(s, other)
 	for _, form := range []url.Values{

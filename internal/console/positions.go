@@ -25,6 +25,7 @@ type positionBody struct {
 
 	Name    string
 	Back    string
+	Rows    []positionRow
 	Running *rangeRow
 	Replays []observe.Replay // of the destination, the newest first, without the running one
 }
@@ -78,6 +79,7 @@ func (o *outbox) positionOf(ctx context.Context, name string) (b positionBody, e
 	if b.PositionDetails, err = client.Position(ctx, name); err != nil {
 		return b, err
 	}
+	b.Rows = positionsOf(o.sampler.now(ctx), b.Parts, name)
 	all, err := client.Replays(ctx)
 	if err != nil {
 		return b, err

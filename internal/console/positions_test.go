@@ -13,7 +13,7 @@ func TestMoveAndReplay(t *testing.T) {
 	t.Parallel()
 	s := serveStream(t, false)
 	page := Path + "position?name=mail"
-	for _, want := range []string{"Position: 5", `action="/console/position/plan"`, "Events 1 to 6 are kept"} {
+	for _, want := range []string{`data-label="Read up to event">5</td>`, `action="/console/position/plan"`, "Events 1 to 6 are kept"} {
 		if text := s.get(page); !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}

@@ -24,7 +24,7 @@ type relaysBody struct {
 	Others []store.RelaySession
 	// Stream reports that there are shards, which Shards lists.
 	Stream bool
-	Shards []shardRow
+	Shards []positionRow
 	// Finding tells how the relay of this page finds new events; "" without one.
 	Finding string
 }
@@ -37,14 +37,6 @@ type relayRow struct {
 	Delivers []string // destinations; nil where that is known to the relay only
 	Well     bool
 	session  store.RelaySession
-}
-
-// shardRow is a shard of a stream, and the relay that delivers it.
-type shardRow struct {
-	observe.Position
-
-	Title string
-	By    string // "" for none
 }
 
 // relays shows the relays that are alive, and what each delivers.
@@ -98,7 +90,7 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 	}
 	backlog, err := store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: schema, CountsOnly: true})
 	for _, p := range backlog.Positions {
-		b.add(p)
+		b.add(p, all)
 	}
 	return err
 }
@@ -125,15 +117,11 @@ func (b *relaysBody) take(all []store.RelaySession) {
 }
 
 // add adds a shard to the list, and to the destinations of its relay.
-func (b *relaysBody) add(p observe.Position) {
-	row := shardRow{Position: p, Title: p.Name()}
-	if p.Session != nil {
-		row.By = "a relay that does not describe itself"
-		for i := range b.Relays {
-			if r := &b.Relays[i]; p.Owner != nil && r.session.Owner == *p.Owner {
-				row.By = r.Name()
-				r.Delivers = append(r.Delivers, row.Title)
-			}
+func (b *relaysBody) add(p observe.Position, all []store.RelaySession) {
+	row := positionRow{p, p.Name(), relayOfPosition(&p, all)}
+	for i := range b.Relays {
+		if r := &b.Relays[i]; p.Session != nil && p.Owner != nil && r.session.Owner == *p.Owner {
+			r.Delivers = append(r.Delivers, row.Title)
 		}
 	}
 	b.Shards = append(b.Shards, row)

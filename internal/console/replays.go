@@ -219,7 +219,11 @@ func (o *outbox) showReplay(w http.ResponseWriter, r *http.Request, v viewer) er
 	if found == nil {
 		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show the outcome.")
 	}
-	p := o.newPage("Replay", "dead", v, o.replayBody(found, o.readOnly(v)))
+	b := o.replayBody(found, o.readOnly(v))
+	if list := r.URL.Query().Get("list"); list != "" {
+		b.Back = localPath(list)
+	}
+	p := o.newPage("Replay", "dead", v, b)
 	p.Live = "replay"
 	return o.render(w, http.StatusOK, "replay", p)
 }
@@ -248,7 +252,11 @@ func (o *outbox) replay(w http.ResponseWriter, r *http.Request, v viewer) error 
 	case <-timer.C:
 	case <-o.ended:
 	}
-	http.Redirect(w, r, o.base+"dead/replays?"+url.Values{"id": {begun.ID}}.Encode(), http.StatusSeeOther)
+	q := url.Values{"id": {begun.ID}}
+	if list := r.PostForm.Get("list"); list != "" {
+		q.Set("list", list)
+	}
+	http.Redirect(w, r, o.base+"dead/replays?"+q.Encode(), http.StatusSeeOther)
 	return nil
 }
 

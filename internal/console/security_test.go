@@ -142,7 +142,7 @@ func TestLogin(t *testing.T) {
 		}
 	}
 	s.get(Path + "dead")
-	if a := s.post(Path+"destinations", Path+"destinations/pause", url.Values{"destination": {"mail"}}); a.code != http.StatusSeeOther {
+	if a := s.post(Path+"destinations/pause?destination=mail", Path+"destinations/pause", url.Values{"destination": {"mail"}}); a.code != http.StatusSeeOther {
 		t.Errorf("a form after the login: %d", a.code)
 	}
 	session := cookies(s)

@@ -89,10 +89,10 @@ func TestStreamPages(t *testing.T) {
 				"events/4":              {`<span class="badge warn">waiting</span>`, `<h3>mail</h3> <span class="badge calm">not acknowledged</span>`},
 				"events/5":              {`<dd><span class="badge bad">dead</span>`, `<h3>mail</h3> <span class="badge bad">dead</span>`},
 				"destinations":          {`id="d-gone"`, `href="/console/destination?name=gone"`},
-				"destination?name=mail": {"<dt>Lag</dt><dd>2, 1 of them", `<dt>Blocked aggregates</dt><dd>1</dd>`},
-				"destination?name=gone": {"<dt>Delivered by</dt><dd>none</dd>", "the purge of events above 0"},
-				"relays":                {"Who delivers what", "types without a route", `<span class="badge bad">none</span>`, ">a relay that does not describe itself</td>", "No relay delivers hook: its shard has no owner.", "notifyd run, with a configuration that has it"},
-				"":                      {"No relay delivers hook: its shard has no owner.", "No relay delivers (types without a route)"},
+				"destination?name=mail": {`data-label="Ids behind">2</td><td class="n" data-label="Under way">1</td>`, `data-label="Relay">a relay that does not describe itself</td>`, `<dt>Blocked aggregates</dt><dd>1</dd>`},
+				"destination?name=gone": {`data-label="Relay"><span class="badge bad">none</span>`, "the purge of events above 0"},
+				"relays":                {"Who delivers what", "(unrouted scanner)", `<span class="badge bad">none</span>`, ">a relay that does not describe itself</td>", "No relay delivers hook: its shard has no owner.", "notifyd run, with a configuration that has it"},
+				"":                      {"No relay delivers hook: its shard has no owner.", "No relay delivers (unrouted scanner)"},
 			} {
 				text := s.get(Path + page)
 				for _, w := range want {

@@ -22,7 +22,7 @@ func parsePages() (map[string]*template.Template, error) {
 		return nil, err
 	}
 	pages := make(map[string]*template.Template)
-	for _, name := range []string{"overview", "destinations", "destination", "position", "plan", "events", "event", "dead", "confirm", "replay", "relays", "outboxes", "login", "error"} {
+	for _, name := range []string{"overview", "destinations", "destination", "pause", "position", "plan", "events", "event", "dead", "confirm", "replay", "relays", "outboxes", "login", "error"} {
 		clone, err := layout.Clone()
 		if err == nil {
 			pages[name], err = clone.ParseFS(files, "templates/"+name+".html")

@@ -2,14 +2,26 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"sync"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/console"
 )
+
+// adminMistake returns an error about the certificate as a mistake in the configuration: another start would not mend it.
+// An address may become free, or exist, later.
+func adminMistake(c *config.Config, err error) error {
+	if _, isAddress := errors.AsType[*net.OpError](err); isAddress || c.Admin.TLS.CertFile == "" {
+		return err
+	}
+
+	return &config.Error{Mistakes: []config.Mistake{c.Mistake("admin.tls.cert_file", cli.OneLine(err))}}
+}
 
 // startAdmin serves metrics, health and the console until ctx ends, if the configuration asks for it. wait returns
 // once everything is closed.
@@ -33,7 +45,7 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 	server, err := admin.Listen(ctx, serve, log)
 	if err != nil {
 		s.console.close()
-		return nil, err
+		return nil, adminMistake(c, err)
 	}
 	log.InfoContext(ctx, "admin server listening", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
 		"pprof", c.Admin.Pprof, "console", consoleURL(c, server.Addr()))

@@ -75,7 +75,7 @@ func (w *webConsole) logOut() {
 
 // newPool makes no connection yet.
 func (w *webConsole) newPool(ctx context.Context, c *config.Config) (*pgxpool.Pool, error) {
-	cfg, err := outboxes.ParsePool(c, w.path)
+	cfg, err := outboxes.ParsePool(c)
 	if err != nil {
 		return nil, err
 	}

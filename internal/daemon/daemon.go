@@ -45,7 +45,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer spans.stop(ctx)
-	if err := outboxes.CheckURLs(o.Config, o.Path); err != nil {
+	if err := outboxes.CheckURLs(o.Config); err != nil {
 		return err
 	}
 	from := origin{path: o.Path, started: o.Started, version: o.Version, untilIdle: o.UntilIdle}

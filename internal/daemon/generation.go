@@ -79,12 +79,11 @@ func newGeneration(ctx context.Context, c *config.Config, from origin, spans *tr
 }
 
 func (g *generation) build(ctx context.Context, from origin) (err error) {
-	path := from.path
-	poolConfig, err := outboxes.ParsePool(g.config, path)
+	poolConfig, err := outboxes.ParsePool(g.config)
 	if err != nil {
 		return err
 	}
-	if g.listen, err = outboxes.ParseListen(g.config, path); err != nil {
+	if g.listen, err = outboxes.ParseListen(g.config); err != nil {
 		return err
 	}
 	if g.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
@@ -126,7 +125,11 @@ func (g *generation) check(ctx context.Context, patient bool) error {
 // run delivers until ctx ends.
 func (g *generation) run(ctx context.Context) error {
 	g.stopAlerts = g.alerts.start(ctx, g.relay)
-	return g.relay.Run(ctx)
+	err := g.relay.Run(ctx)
+	if errors.Is(err, notifyd.ErrNeedsStream) {
+		return outboxes.NeedsStream(g.config) // the relay does not know the lines of the file
+	}
+	return err
 }
 
 // close closes the handlers and the pool. The relay must have ended.

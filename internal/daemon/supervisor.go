@@ -163,7 +163,7 @@ func (s *supervisor) find(ctx context.Context, c *config.Config) (wanted map[str
 	if !s.many {
 		return s.listed(c), nil, nil
 	}
-	all, wrong, err := outboxes.Find(ctx, c, s.from.path)
+	all, wrong, err := outboxes.Find(ctx, c)
 	return configsOf(c, all), wrong, err
 }
 
@@ -352,7 +352,7 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 	if r.config.Outboxes.Used() != s.many {
 		return r, errors.New("outboxes: a reload does not lead from one outbox to many, or back: restart notifyd")
 	}
-	if err := outboxes.CheckURLs(r.config, s.from.path); err != nil {
+	if err := outboxes.CheckURLs(r.config); err != nil {
 		return r, err
 	}
 	if r.wanted, r.wrong, err = s.find(ctx, r.config); err != nil {

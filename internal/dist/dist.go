@@ -123,16 +123,39 @@ func Build(ctx context.Context, o Options) (paths []string, err error) {
 
 func (o Options) name() string { return filepath.Base(o.Package) }
 
-// collect returns the common files of all archives, by place.
-func (o Options) collect(ctx context.Context, c commit, work string) (map[string]string, error) {
+// Extras returns the extra files, by place. It writes pages below dir whose links would lead to files that the archive
+// lacks, or has in another place.
+func (o Options) Extras(dir string) (map[string]string, error) {
 	files := make(map[string]string)
 	for from, to := range o.Extra {
 		if err := addTree(files, filepath.Join(o.Root, from), to); err != nil {
 			return nil, err
 		}
 	}
-	if o.Generate == nil {
-		return files, nil
+
+	pages, err := relinked(o.Root, files)
+	if err != nil {
+		return nil, fmt.Errorf("links of pages: %w", err)
+	}
+	for place, text := range pages {
+		path := filepath.Join(dir, filepath.FromSlash(place))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+		files[place] = path
+	}
+
+	return files, nil
+}
+
+// collect returns the common files of all archives, by place.
+func (o Options) collect(ctx context.Context, c commit, work string) (map[string]string, error) {
+	files, err := o.Extras(filepath.Join(work, "pages"))
+	if err != nil || o.Generate == nil {
+		return files, err
 	}
 	o.Log.InfoContext(ctx, "building for this machine, to write man pages and completions")
 	program := filepath.Join(work, "here", o.name())

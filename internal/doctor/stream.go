@@ -37,7 +37,7 @@ func checkStream(ctx context.Context, e *exam) (string, []Finding, error) {
 // place names a position.
 func place(p *observe.Position) string {
 	if p.Destination == "" {
-		return "types without a route"
+		return "the unrouted scanner"
 	}
 	return "the destination " + p.Name()
 }
@@ -94,7 +94,7 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 		}
 		if p.Unhanded {
 			findings = append(findings, found(Note, "wait; if it lasts, end what keeps the relay of the search from reading, or attach the detached partition",
-				"%s waits for the events that had no route before, until the search for types without a route has read as far.", p.Name()))
+				"%s waits for the events that had no route before, until the unrouted scanner has read as far.", p.Name()))
 		}
 		still := b.At.Sub(p.UpdatedAt)
 		if p.Session == nil || p.Oldest == nil || p.Oldest.Age <= e.Limits.Frozen.Seconds() || still <= e.Limits.Frozen {

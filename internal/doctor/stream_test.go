@@ -55,7 +55,7 @@ func streamTroubles() map[string]illness {
 			p.Exec(`UPDATE outbox_positions SET layout = '2 x', shards = 2 WHERE destination = 'mail'`)
 		}, "shards", Warning, "Relays wait for the destination mail: 1. They are configured with another number of shards", "reload or stop the relays"},
 		"router without an owner": {
-			func(p *patient, _ *Options) { p.member("mail") }, "shards", Error, "the shard of types without a route", "notifyd run",
+			func(p *patient, _ *Options) { p.member("mail") }, "shards", Error, "the shard of the unrouted scanner", "notifyd run",
 		},
 		"destination gone": {func(p *patient, _ *Options) {
 			p.member("", "mail")

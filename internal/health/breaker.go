@@ -187,7 +187,7 @@ func (b *breaker) closeAt(capacity int) bool {
 	return true
 }
 
-func (b *breaker) close() { *b = breaker{tripped: b.tripped} }
+func (b *breaker) close() { *b = breaker{tripped: b.tripped, ramped: b.ramped} }
 
 // calm closes a ramp that was below its limit for rampCalm.
 func (b *breaker) calm(now time.Time) (closes bool) {

@@ -87,6 +87,9 @@ type Change struct {
 	Ramps       bool // the destination answers a probe
 	Closes      bool // the destination is available again
 	Unthrottled bool // the destination no longer throttles
+
+	// Answered is when the destination last answered a probe, of an outage that Closes ends.
+	Answered time.Time
 }
 
 // Failure tells what an unanswered call changed.
@@ -293,8 +296,10 @@ func (h *Health) Press(ahead int) { h.breaker.press(ahead) }
 // Held records that aggregates held back n new deliveries. Too many make new deliveries wait: see Waits.
 func (h *Health) Held(now time.Time, n int) { h.breaker.holds(now, n) }
 
-// Calm ends a ramp that was below its limit for 5 s. It reports whether the destination is available again.
-func (h *Health) Calm(now time.Time) (closes bool) { return h.breaker.calm(now) }
+// Calm ends a ramp that was below its limit for 5 s.
+func (h *Health) Calm(now time.Time) Change {
+	return Change{Closes: h.breaker.calm(now), Answered: h.breaker.ramped}
+}
 
 // Answered records that the destination answered an event of a type, in a call that began at the given time; taken means
 // that it took the event. Record follows, once for all calls that ended together.
@@ -327,6 +332,7 @@ func (h *Health) Record(now, began time.Time, a Answers, capacity, running int) 
 		answers += a.Refused
 	}
 	c.Ramps, c.Closes = h.breaker.answered(now, answers, capacity)
+	c.Answered = h.breaker.ramped
 	c.Unthrottled = h.pacer.speedUp(now, began, a.Answered, running)
 	return c
 }
@@ -335,11 +341,12 @@ func (h *Health) Record(now, began time.Time, a Answers, capacity, running int) 
 // calls.
 func (h *Health) Finished(n int) { h.spoiled -= n }
 
-// Responds records that the destination answered a request other than a delivery. It reports whether the destination
-// is available again.
-func (h *Health) Responds(now time.Time, capacity int) (closes bool) {
-	_, closes = h.breaker.answered(now, 1, capacity)
-	return closes
+// Responds records that the destination answered a request other than a delivery.
+func (h *Health) Responds(now time.Time, capacity int) (c Change) {
+	c.Ramps, c.Closes = h.breaker.answered(now, 1, capacity)
+	c.Answered = h.breaker.ramped
+
+	return c
 }
 
 // quarantined returns the quarantine, and creates it if necessary. It exists while it holds events.

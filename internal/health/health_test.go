@@ -42,13 +42,13 @@ func TestHealthOfAnOutage(t *testing.T) {
 	}
 	now = now.Add(LongestPause)
 	c := heard(&h, now)
-	if c != (Change{Ramps: true}) || !h.Recovers() || h.Rests() {
+	if c != (Change{Ramps: true, Answered: now}) || !h.Recovers() || h.Rests() {
 		t.Errorf("an answered probe has changed %+v", c)
 	}
 	for range 3 {
 		c = heard(&h, now)
 	}
-	if c != (Change{Closes: true}) || !h.Impaired() || !h.Available() {
+	if c != (Change{Closes: true, Answered: now}) || !h.Impaired() || !h.Available() {
 		t.Errorf("the last answer has changed %+v; event 2 is in quarantine: %t", c, h.Quarantined(2))
 	}
 	h.Forget()
@@ -135,7 +135,7 @@ func TestHealthWithoutTrouble(t *testing.T) {
 	h.Take(5)
 	h.Press(5)
 	h.Held(now, 100)
-	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now) || h.Quarantined(1) || h.Unanswered(now, now, false) {
+	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now).Closes || h.Quarantined(1) || h.Unanswered(now, now, false) {
 		t.Errorf("a destination that is well has %+v", h)
 	}
 	if n, fair := h.Allowed(now, 7, 3, 3), h.Worthwhile(80); n != 7 || fair != 80/worthwhilePart {

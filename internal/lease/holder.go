@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/pgschema"
 	sessions "github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 const (
@@ -837,7 +838,7 @@ func (h *Holder) finish(ctx context.Context, o result) {
 	switch {
 	case o.kind == releasing && o.done:
 		delete(h.held, o.at)
-		h.log.InfoContext(ctx, "released a shard", "destination", shardName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.held.Epoch)
+		h.log.InfoContext(ctx, "released a shard", "destination", observe.PositionName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.held.Epoch)
 		h.Rebalance() // it takes a shard again that no other relay takes
 	case o.kind == releasing:
 		o.held.state = unreleased
@@ -850,7 +851,7 @@ func (h *Holder) finish(ctx context.Context, o result) {
 			return
 		}
 		o.held.state = working
-		h.log.InfoContext(ctx, "took a shard", "destination", shardName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.epoch)
+		h.log.InfoContext(ctx, "took a shard", "destination", observe.PositionName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.epoch)
 		h.options.Gained(o.held.Lease)
 	}
 }
@@ -875,14 +876,6 @@ func (h *Holder) forget(rows map[shardKey]*row) {
 			h.accept(id)
 		}
 	}
-}
-
-// shardName returns the name of a destination in the log: the search for events without a route has an empty name.
-func shardName(destination string) string {
-	if destination == "" {
-		return "(router)"
-	}
-	return destination
 }
 
 // stop releases all shards.

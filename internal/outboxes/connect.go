@@ -32,7 +32,7 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 
 // ConnectError is the error of pgx on one line, with the cure.
 func ConnectError(err error) error {
-	return &unconnected{fmt.Sprintf("%s: %s", store.ConnectText(err), store.ConnectCure(err)), err}
+	return &unconnected{fmt.Sprintf("%s: %s", session.ConnectText(err), store.ConnectCure(err)), err}
 }
 
 // unconnected is a connection that was not made, with the cure in its text.
@@ -42,8 +42,8 @@ type unconnected struct {
 }
 
 // ParsePool reads the connection string of a relay.
-func ParsePool(c *config.Config, path string) (*pgxpool.Config, error) {
-	pool, err := ParseURL(path+": "+c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgxpool.ParseConfig)
+func ParsePool(c *config.Config) (*pgxpool.Config, error) {
+	pool, err := ParseURL(c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -55,12 +55,12 @@ func ParsePool(c *config.Config, path string) (*pgxpool.Config, error) {
 }
 
 // ParseListen parses the connection string for LISTEN. Without one it returns nil.
-func ParseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
+func ParseListen(c *config.Config) (*pgx.ConnConfig, error) {
 	url := c.Database.ListenURL.Reveal()
 	if url == "" {
 		return nil, nil //nolint:nilnil // most configurations have none
 	}
-	cfg, err := ParseURL(path+": "+c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
+	cfg, err := ParseURL(c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,8 @@ func ParseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// Parse reads the connection string of the database of c for a single connection. place is for errors.
-func Parse(c *config.Database, place string) (*pgx.ConnConfig, error) {
+// Parse reads the connection string of the database of c for a single connection. place is for errors, as in [ParseURL].
+func Parse(c *config.Database, place config.Mistake) (*pgx.ConnConfig, error) {
 	cfg, err := ParseURL(place, c.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil, err
@@ -78,9 +78,9 @@ func Parse(c *config.Database, place string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// ParseURL reads the connection string of place. The error repeats no part of it: any
-// part of a misspelt one may be the password.
-func ParseURL[C any](place, text string, parse func(string) (C, error)) (C, error) {
+// ParseURL reads the connection string of place, whose message is the name of the setting. The error repeats no part of
+// it: any part of a misspelt one may be the password.
+func ParseURL[C any](place config.Mistake, text string, parse func(string) (C, error)) (C, error) {
 	var none C
 	if scheme, rest, isURL := strings.Cut(text, "://"); isURL && strings.HasPrefix(scheme, "postgres") {
 		// The text behind the first @ would be taken for the host, and logged.
@@ -93,7 +93,7 @@ func ParseURL[C any](place, text string, parse func(string) (C, error)) (C, erro
 		return cfg, nil
 	}
 	if text == "" {
-		place = "the environment variables PG*"
+		place = config.Mistake{File: "the environment variables PG*"}
 	}
 	// pgx writes: cannot parse `the string without the apparent password`: reason
 	// (detail).
@@ -105,10 +105,14 @@ func ParseURL[C any](place, text string, parse func(string) (C, error)) (C, erro
 }
 
 // badURL is a mistake in the configuration, at place.
-func badURL(place, reason string) error {
-	message := "not a connection string: " + reason +
+func badURL(place config.Mistake, reason string) error {
+	if place.Message != "" {
+		place.Message += ": "
+	}
+	place.Message += "not a connection string: " + reason +
 		": write postgres://user:password@host:5432/database, with special characters of the password in percent form (%40 for @)"
-	return &config.Error{Mistakes: []config.Mistake{{File: place, Message: message}}}
+
+	return &config.Error{Mistakes: []config.Mistake{place}}
 }
 
 func (e *unconnected) Error() string { return e.text }
@@ -116,12 +120,12 @@ func (e *unconnected) Unwrap() error { return e.err }
 
 // OpenTable connects to the database of a configuration, whose table a relay of it could
 // work with. The caller closes the connection.
-func OpenTable(ctx context.Context, c *config.Config, path, role string) (*session.Conn, error) {
-	cfg, err := Parse(&c.Database, path+": "+c.DatabaseSetting("url"))
+func OpenTable(ctx context.Context, c *config.Config, role string) (*session.Conn, error) {
+	cfg, err := Parse(&c.Database, c.DatabaseSetting("url"))
 	if err != nil {
 		return nil, err
 	}
-	listen, err := ParseListen(c, path)
+	listen, err := ParseListen(c)
 	if err != nil {
 		return nil, err
 	}
@@ -149,12 +153,31 @@ func CheckTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error 
 	if err := state.Home.Check(c.Database.Schema); err != nil {
 		return err
 	}
-	if settings := c.NeedsStream(); len(settings) > 0 && state.Mode == outboxsql.ModeQueue {
-		return fmt.Errorf("outbox_events of schema %q is a queue, and cannot have %s: %w",
-			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
+	if state.Mode != outboxsql.ModeQueue {
+		return nil
 	}
-	return nil
+	return NeedsStream(c)
 }
+
+// NeedsStream returns the error of a configuration whose table is a queue: a [*config.Error] with each setting that only
+// a stream can honor, which also wraps [notifyd.ErrNeedsStream]. It returns nil if a queue has everything that c wants.
+func NeedsStream(c *config.Config) error {
+	all := c.NeedsStream()
+	if len(all) == 0 {
+		return nil
+	}
+	for i := range all {
+		all[i].Message += fmt.Sprintf(": outbox_events of schema %q is a queue: %v", c.Database.Schema, notifyd.ErrNeedsStream)
+	}
+
+	return &queueError{config.Error{Mistakes: all}}
+}
+
+// queueError is a mistake in the configuration of a queue.
+type queueError struct{ list config.Error }
+
+func (e *queueError) Error() string   { return e.list.Error() }
+func (e *queueError) Unwrap() []error { return []error{&e.list, notifyd.ErrNeedsStream} }
 
 // OpenAsRelay connects as a relay does: past a pooler in transaction mode if the table is a queue.
 func OpenAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*session.Conn, error) {
@@ -183,7 +206,7 @@ func OpenAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig
 
 // CheckURLs reads the connection strings of a file, those of its listed outboxes among them, and compares what
 // follows from them.
-func CheckURLs(c *config.Config, path string) error {
+func CheckURLs(c *config.Config) error {
 	all := []*config.Config{c}
 	for i := range c.Outboxes.List {
 		if o := &c.Outboxes.List[i]; !o.URL.IsZero() {
@@ -192,9 +215,9 @@ func CheckURLs(c *config.Config, path string) error {
 	}
 	var found config.Error
 	for _, one := range all {
-		_, err := ParsePool(one, path)
+		_, err := ParsePool(one)
 		if err == nil {
-			_, err = ParseListen(one, path)
+			_, err = ParseListen(one)
 		}
 		if wrong, is := errors.AsType[*config.Error](err); is {
 			found.Mistakes = append(found.Mistakes, wrong.Mistakes...)
@@ -205,5 +228,5 @@ func CheckURLs(c *config.Config, path string) error {
 	if len(found.Mistakes) > 0 {
 		return &found
 	}
-	return checkPositionIDs(c, path)
+	return checkPositionIDs(c)
 }

@@ -21,22 +21,23 @@ const findTimeout = 10 * time.Second
 
 // Find returns the outboxes of a configuration: those in its list, and those that its query returns. wrong describes
 // rows that are not valid; the other outboxes are returned nevertheless.
-func Find(ctx context.Context, c *config.Config, path string) (all []config.Outbox, wrong, err error) {
+func Find(ctx context.Context, c *config.Config) (all []config.Outbox, wrong, err error) {
 	all = slices.Clone(c.Outboxes.List)
 	if c.Outboxes.Query == "" {
 		return all, nil, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, findTimeout, fmt.Errorf("the database did not answer within %v", findTimeout))
 	defer cancel()
-	found, err := queryOutboxes(ctx, c, path)
+	setting := c.Mistake("outboxes.query", "outboxes.query")
+	found, err := queryOutboxes(ctx, c)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, nil, fmt.Errorf("outboxes.query: %w", err)
+		return nil, nil, fmt.Errorf("%v: %w", setting, err)
 	}
 
-	hosts, err := hostsOf(c, path)
+	hosts, err := hostsOf(c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,14 +74,14 @@ func Find(ctx context.Context, c *config.Config, path string) (all []config.Outb
 			all = append(all, *o)
 			continue
 		}
-		mistakes = append(mistakes, fmt.Errorf("outboxes.query: outbox %q: %s", o.Name, cli.OneLine(err)))
+		mistakes = append(mistakes, fmt.Errorf("%v: outbox %q: %s", setting, o.Name, cli.OneLine(err)))
 	}
 	return all, errors.Join(mistakes...), nil
 }
 
 // queryOutboxes sends the query, in a transaction that cannot write.
-func queryOutboxes(ctx context.Context, c *config.Config, path string) ([]config.Outbox, error) {
-	cfg, err := Parse(&c.Database, path+": database.url")
+func queryOutboxes(ctx context.Context, c *config.Config) ([]config.Outbox, error) {
+	cfg, err := Parse(&c.Database, c.DatabaseSetting("url"))
 	if err != nil {
 		return nil, err
 	}

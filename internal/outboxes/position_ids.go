@@ -14,7 +14,7 @@ type positionIDs map[string]string
 
 // claim adds those of an outbox. It is an error if another one has one of them, or two of its destinations have the same.
 func (p positionIDs) claim(c *config.Config, outbox string) error {
-	db, err := ParseURL("", c.Database.URL.Reveal(), pgx.ParseConfig)
+	db, err := ParseURL(config.Mistake{}, c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil //nolint:nilerr // the relay reports it
 	}
@@ -40,18 +40,18 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 }
 
 // checkPositionIDs returns an error if two listed outboxes, or two destinations of one, would share a transactional id.
-func checkPositionIDs(c *config.Config, path string) error {
+func checkPositionIDs(c *config.Config) error {
 	ids := make(positionIDs)
 	var found config.Error
 	if len(c.Outboxes.List) == 0 && c.Outboxes.Query == "" {
 		if err := ids.claim(c, ""); err != nil {
-			found.Mistakes = append(found.Mistakes, config.Mistake{File: path, Message: err.Error()})
+			found.Mistakes = append(found.Mistakes, c.Mistake("destinations", err.Error()))
 		}
 	}
 	for i := range c.Outboxes.List {
-		o := &c.Outboxes.List[i]
+		o, at := &c.Outboxes.List[i], fmt.Sprintf("outboxes.list.%d", i)
 		if err := ids.claim(c.For(o), o.Name); err != nil {
-			found.Mistakes = append(found.Mistakes, config.Mistake{File: path, Message: fmt.Sprintf("outboxes.list.%d (%s): %v", i, o.Name, err)})
+			found.Mistakes = append(found.Mistakes, c.Mistake(at, fmt.Sprintf("%s (%s): %v", at, o.Name, err)))
 		}
 	}
 	if len(found.Mistakes) > 0 {

@@ -19,7 +19,7 @@ type trustedHosts map[string]bool
 
 // hostsOf returns the hosts that rows of the query may name: those of the connection strings in the file, and those
 // of outboxes.hosts.
-func hostsOf(c *config.Config, path string) (trustedHosts, error) {
+func hostsOf(c *config.Config) (trustedHosts, error) {
 	hosts := make(trustedHosts)
 	for _, name := range c.Outboxes.Hosts {
 		hosts[strings.ToLower(name)] = false
@@ -31,7 +31,7 @@ func hostsOf(c *config.Config, path string) (trustedHosts, error) {
 		}
 	}
 	for _, one := range all {
-		cfg, err := Parse(&one.Database, path+": "+one.DatabaseSetting("url"))
+		cfg, err := Parse(&one.Database, one.DatabaseSetting("url"))
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +70,7 @@ func (hosts trustedHosts) check(o *config.Outbox) error {
 			return fmt.Errorf("its url has the parameter %q: the only one that a row may have is sslmode", key)
 		}
 	}
-	cfg, err := ParseURL("its url", text, pgx.ParseConfig)
+	cfg, err := ParseURL(config.Mistake{File: "its url"}, text, pgx.ParseConfig)
 	if err != nil {
 		return err
 	}

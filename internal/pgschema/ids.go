@@ -146,7 +146,7 @@ func (o *outbox) badHeads(ctx context.Context) ([]string, error) {
 	var head int64
 	var reused *int64
 	err := o.db.QueryRow(ctx, `SELECT who, head, reused FROM (
-			SELECT CASE destination WHEN '' THEN 'the search for event types without a route' ELSE format('destination %I', destination) END AS who,
+			SELECT CASE destination WHEN '' THEN 'the unrouted scanner' ELSE format('destination %I', destination) END AS who,
 				head, reused FROM `+o.table("outbox_positions")+`
 			UNION ALL SELECT 'the beginning of the stream', origin_head, NULL FROM `+o.table("outbox_mode")+` WHERE mode = 'stream') AS p
 		ORDER BY reused NULLS LAST, head DESC LIMIT 1`).Scan(&who, &head, &reused)

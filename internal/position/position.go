@@ -291,7 +291,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.L
 	if err := conn.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)`).Scan(&highest); err != nil {
 		return fmt.Errorf("read the highest id: %w", err)
 	}
-	whose := "the search for event types without a route"
+	whose := "the unrouted scanner"
 	if p.Destination != "" {
 		whose = fmt.Sprintf("destination %q", p.Destination)
 	}

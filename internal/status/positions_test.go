@@ -28,7 +28,7 @@ func TestStatusOfStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := s.Table(View{Clean: strings.TrimSpace})
-			for _, c := range [][2]string{{`(?m)^(\(types.*) \d+$`, "$1 4711"}, {`session \d+`, "session 4711"}, {`(\dh)\d\dm`, "${1}00m"}, {`\ds ago`, "0s ago"}, {` +`, " "}} {
+			for _, c := range [][2]string{{`(?m)^(\(unrouted.*) \d+$`, "$1 4711"}, {`session \d+`, "session 4711"}, {`(\dh)\d\dm`, "${1}00m"}, {`\ds ago`, "0s ago"}, {` +`, " "}} {
 				text = regexp.MustCompile(c[0]).ReplaceAllString(text, c[1])
 			}
 			const want = `action required:
@@ -47,7 +47,7 @@ audit ? 2 1 0 0 0 3h00m 1h00m ? ?
 gone not configured 3 0 0 0 0 - - ? ?
 
 position head lag open blocked oldest purge session
-(types without a route) 5 0 0 0 - - 4711
+(unrouted scanner) 5 0 0 0 - - 4711
 audit 4 2 1 1 2h00m - none
 gone 2 3 0 0 - - none
 mail 5 0 0 0 - replay 1 none

@@ -227,9 +227,6 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// HookFailed precedes the error of a hook in an error of pgx. The hook that sets a password names its setting itself.
-const HookFailed = "AfterNetConnect failed: "
-
 // connectError is the error of a connection, on one line for the log.
 type connectError struct {
 	error
@@ -238,7 +235,7 @@ type connectError struct {
 }
 
 func (e *connectError) Error() string {
-	text := ConnectText(e.error)
+	text := session.ConnectText(e.error)
 	if cure := crowded(e.error, e.wants); cure != "" {
 		text += ": " + cure
 	}

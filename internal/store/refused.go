@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/session"
 )
 
 // SQLSTATEs of refused connections.
@@ -88,7 +90,7 @@ func refusal(err error) string {
 	case noPrivilege:
 		return "GRANT CONNECT ON DATABASE to the role, or fix the user of the connection string"
 	case "":
-		return tlsCure(err)
+		return session.TLSCure(err)
 	default:
 		return ""
 	}

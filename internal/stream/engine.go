@@ -458,7 +458,7 @@ func (e *Engine) gained(l lease.Lease) {
 		if err != nil {
 			// No incident: a shard ends because another owner continues, because routes have changed, or because the
 			// server is another one.
-			e.log.InfoContext(ctx, "shard ended", "destination", shardName(l.Destination), "shard", l.Shard, "err", err)
+			e.log.InfoContext(ctx, "shard ended", "destination", observe.PositionName(l.Destination), "shard", l.Shard, "err", err)
 			e.leases.Rebalance()
 		}
 
@@ -539,19 +539,11 @@ var errLayout = errors.New("the destination has another number of shards, or oth
 func reportName(at shardKey) string {
 	switch {
 	case at.destination == "":
-		return reportRouter
+		return reportScanner
 	case at.shard > 0:
 		return fmt.Sprintf("destination %s, shard %d", at.destination, at.shard)
 	}
 	return "destination " + at.destination
-}
-
-// shardName returns the name of a destination in the log.
-func shardName(destination string) string {
-	if destination == "" {
-		return "(router)"
-	}
-	return destination
 }
 
 // lost ends a shard, and returns when none of its deliveries is running.

@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // create creates the positions of some of the wanted destinations. Relays that start at the same time take turns.
@@ -31,7 +32,7 @@ func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missin
 			log.WarnContext(ctx, "start_from is above the last id: the destination begins with the next event",
 				"destination", m.destination, "start_from", m.from.ID, "last", m.head)
 		}
-		log.InfoContext(ctx, "destination begins", "destination", shardName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
+		log.InfoContext(ctx, "destination begins", "destination", observe.PositionName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
 	}
 	return nil
 }
@@ -222,15 +223,18 @@ func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error
 	return all[max(0, len(all)-maxUncommitted):], err
 }
 
-// Beginning is where a destination without a position would begin.
+// Beginning is where a destination without a position would begin, or where one continues that comes back.
 type Beginning struct {
 	Destination string
 	// From is the start that counts: now for a later destination without a start_from.
 	From engine.Start
-	// Kept are the kept events that it would read, by type.
-	Kept []KeptEvents
-	// AtLeast reports that more events than were counted may follow.
-	AtLeast bool
+	// Returns reports that the destination has a position, at which it continues.
+	Returns bool
+	// Kept are the kept events that it would read, by type, and Stored the deliveries that wait for it.
+	Kept   []KeptEvents
+	Stored int
+	// AtLeast reports that more events than were counted may follow, and AtMost that some of them were delivered already.
+	AtLeast, AtMost bool
 }
 
 // KeptEvents counts events of a type.
@@ -249,42 +253,76 @@ const sqlKept = `SELECT event_type, count(*)::int, min(id), sum(count(*)) OVER (
 			(SELECT id, event_type FROM outbox_events WHERE id > $1 ORDER BY id LIMIT $3)
 		) AS e ORDER BY id LIMIT $3) AS f GROUP BY event_type ORDER BY 3`
 
-// Beginnings returns where the destinations that have no position would begin, as [create] decides it, and reads at most
-// limit events for each. It changes nothing.
-func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, limit int) (all []Beginning, err error) {
+// sqlPosition returns the lowest position of the shards of the destination $1, the ids up to it that are open in any of
+// them, and whether no relay wants the destination while relays run.
+const sqlPosition = `SELECT min(head), count(*) > 1,
+	coalesce((SELECT range_agg(g) FROM outbox_positions AS o CROSS JOIN LATERAL unnest(o.open) AS g WHERE o.destination = $1), '{}')::text,
+	(SELECT count(*) > 0 AND NOT bool_or($1 = ANY (wants)) FROM outbox_members WHERE alive_until > clock_timestamp() AND wants <> '{}')
+	FROM outbox_positions WHERE destination = $1 HAVING count(*) > 0`
+
+// sqlStored counts the deliveries that wait for the destination $1, at most $2 of each state.
+const sqlStored = `SELECT count(*)::int FROM (
+	(SELECT 1 FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' LIMIT $2) UNION ALL
+	(SELECT 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT $2)) AS d`
+
+// Beginnings returns where the destinations that have no position would begin, as [create] decides it, and where those
+// continue that come back. It reads at most limit events for each, and changes nothing. was reports whether the
+// configuration in force has a destination; if it is nil, the relays that run decide.
+func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destination string) bool, limit int) (all []Beginning, err error) {
 	var s starts
 	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read where destinations start: %w", err)
 	}
 	for i := range wanted {
 		w := &wanted[i]
-		var known bool
-		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = $1)`, w.Destination).Scan(&known); err != nil {
+		b := Beginning{Destination: w.Destination, Returns: true}
+		var head int64
+		var open string
+		var isMissed bool
+		err := tx.QueryRow(ctx, sqlPosition, w.Destination).Scan(&head, &b.AtMost, &open, &isMissed)
+		if err != nil && !isNoRows(err) {
 			return nil, fmt.Errorf("find the position of %q: %w", w.Destination, err)
 		}
-		if known {
+		if was != nil {
+			isMissed = !was(w.Destination)
+		}
+
+		switch {
+		case isNoRows(err):
+			p, err := s.position(ctx, tx, w, wanted)
+			if err != nil {
+				return nil, err
+			}
+			b.From, b.Returns = p.from, false
+			head, open = p.head, p.open.String()
+		case !isMissed:
 			continue
 		}
-		p, err := s.position(ctx, tx, w, wanted)
-		if err != nil {
-			return nil, err
-		}
-		b := Beginning{Destination: p.destination, From: p.from}
-		rows, err := tx.Query(ctx, sqlKept, p.head, p.open.String(), limit)
-		if err != nil {
-			return nil, fmt.Errorf("count the kept events: %w", err)
-		}
-		var k KeptEvents
-		_, err = pgx.ForEachRow(rows, []any{&k.Type, &k.Count, &k.First, &b.AtLeast}, func() error {
-			b.Kept = append(b.Kept, k)
 
-			return nil
-		})
-		if err != nil {
+		if err := b.count(ctx, tx, head, open, limit); err != nil {
 			return nil, fmt.Errorf("count the kept events: %w", err)
 		}
 		all = append(all, b)
 	}
 
 	return all, nil
+}
+
+// count counts the kept events above the id head, and those in open, and the stored deliveries.
+func (b *Beginning) count(ctx context.Context, tx pgx.Tx, head int64, open string, limit int) error {
+	rows, err := tx.Query(ctx, sqlKept, head, open, limit)
+	if err != nil {
+		return err
+	}
+	var k KeptEvents
+	_, err = pgx.ForEachRow(rows, []any{&k.Type, &k.Count, &k.First, &b.AtLeast}, func() error {
+		b.Kept = append(b.Kept, k)
+
+		return nil
+	})
+	if err != nil || !b.Returns {
+		return err
+	}
+
+	return tx.QueryRow(ctx, sqlStored, b.Destination, limit).Scan(&b.Stored)
 }

@@ -110,13 +110,13 @@ func (r *unroutedScanner) wakeUp(seek bool) {
 	}
 }
 
-// reportRouter is the name of the unrouted scanner in reports.
-const reportRouter = "router"
+// reportScanner is the name of the unrouted scanner in reports.
+const reportScanner = "unrouted scanner"
 
 // run works until ctx ends. It returns an error if the scanner's position is lost.
 func (r *unroutedScanner) run(ctx context.Context) error {
 	pauses := store.NewPauses()
-	defer r.e.accepted(reportRouter)
+	defer r.e.accepted(reportScanner)
 	for ctx.Err() == nil {
 		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.work(ctx, conn) })
 		r.publish()
@@ -124,11 +124,11 @@ func (r *unroutedScanner) run(ctx context.Context) error {
 		case errors.Is(err, position.ErrFenced), errors.Is(err, lease.ErrMoved), permanent(err):
 			return err
 		case err != nil && ctx.Err() == nil:
-			r.e.report(reportRouter, err)
+			r.e.report(reportScanner, err)
 			sleep(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
-			r.e.accepted(reportRouter)
+			r.e.accepted(reportScanner)
 			if !r.yielded {
 				r.wait(ctx)
 			}
@@ -464,7 +464,7 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 	if err != nil {
 		return wholeOf(err)
 	}
-	r.e.report(reportRouter, nil)
+	r.e.report(reportScanner, nil)
 	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
 	r.pending, r.savedAt = nil, time.Now()
 	r.saves++
@@ -475,7 +475,7 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 // endWithheld ends the report of single events, once all are stored and handed out.
 func (r *unroutedScanner) endWithheld() {
 	if len(r.withheld.Rows) == 0 && !r.rescan && r.withheld.Ended() {
-		r.e.accepted(reportRouter + ", single events")
+		r.e.accepted(reportScanner + ", single events")
 	}
 }
 
@@ -502,7 +502,7 @@ func (r *unroutedScanner) withhold(ctx context.Context, conn *session.Conn, refu
 		r.withheld.Rows = append(r.withheld.Rows, one.Item)
 	}
 	r.withheld.Wait()
-	r.e.report(reportRouter+", single events", &withheld.Error{Event: refused[0].Item.id, N: len(r.withheld.Rows), Err: refused[0].Err})
+	r.e.report(reportScanner+", single events", &withheld.Error{Event: refused[0].Item.id, N: len(r.withheld.Rows), Err: refused[0].Err})
 	return session.ForgetIgnored(ctx, conn.Conn, refused[0].Err)
 }
 

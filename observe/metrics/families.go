@@ -51,7 +51,7 @@ func families() []family {
 		{"notifyd_leases_taken_over_total", "Deliveries that were taken over from relays that are gone, or whose answers a crash of the database lost.", nil},
 		{"notifyd_fenced_total", "Answers that were refused because their lease was taken over, lost in a crash of the database, or settled just before a connection was lost.", nil},
 		{"notifyd_mode", "1 for the mode of the table, queue or stream. In a stream the metrics of claims, queries and leases are absent; in a queue, those of positions.", []string{"mode"}},
-		{"notifyd_position_head", "The highest id that was read for a destination of a stream, at the relay that owns its shard. The destination is empty for the search for types without a route.", position},
+		{"notifyd_position_head", "The highest id that was read for a destination of a stream, at the relay that owns its shard. The destination is empty for the unrouted scanner.", position},
 		{"notifyd_position_lag", "Number of ids that have yet to be read or acknowledged, according to the tables, at the relay that owns the shard. Ids of transactions that were rolled back count until they are read; ids between two partitions never count. Absent while the database does not answer.", position},
 		{"notifyd_position_open", "Events that were read, and not acknowledged or stored yet.", position},
 		{"notifyd_position_gaps", "Ranges of ids that were skipped because their rows were not visible: they may belong to open transactions.", position},

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // NewCheckConfig returns the command check-config.
@@ -27,8 +29,8 @@ func NewCheckConfig(a *command.App) *cobra.Command {
 		Long: `check-config reads the configuration file as "notifyd run" would, and reports
 every mistake in it with its line and column. It contacts nothing, neither the
 database nor a destination. With --online it asks the database as well: whether
-the table is there, and whether it is the stream that settings such as order: aggregate,
-on_dead: block and shards need.`,
+the table is there, whether it is the stream that settings such as order: aggregate,
+on_dead: block and shards need, and which settings have no effect in a stream.`,
 		Example: "  notifyd check-config\n  notifyd check-config -c /etc/notifyd/config.yaml --online",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			progress := command.StartProgress(cmd, "checking the configuration")
@@ -40,8 +42,10 @@ on_dead: block and shards need.`,
 			for _, w := range checked.Warnings {
 				cmd.PrintErrln(config.Mistake(w))
 			}
-			for _, s := range checked.NeedsStream {
-				cmd.PrintErrf("%s: %s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", checked.File, s)
+			if !online {
+				for _, m := range checked.NeedsStream {
+					cmd.PrintErrf("%s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", config.Mistake(m))
+				}
 			}
 			if err != nil {
 				return err
@@ -67,8 +71,8 @@ type Checked struct {
 	Query    bool      `json:"outboxes_query"`
 	Mistakes []mistake `json:"mistakes"`
 	Warnings []mistake `json:"warnings"`
-	// NeedsStream lists settings that only a stream can honor; nothing with --online, which asks the database.
-	NeedsStream []string `json:"needs_stream"`
+	// NeedsStream lists settings that only a stream can honor; with --online, if the table is a queue.
+	NeedsStream []mistake `json:"needs_stream"`
 	// Error is the answer of the database, with --online.
 	Error string `json:"error,omitempty"`
 }
@@ -94,14 +98,14 @@ func (c *Checked) text() string {
 
 // check reads the file, and asks the database if it may. File is empty in the result if no file was found.
 func check(ctx context.Context, a *command.App, online bool) (checked Checked, err error) {
-	checked = Checked{Mistakes: []mistake{}, Warnings: []mistake{}, NeedsStream: []string{}}
+	checked = Checked{Mistakes: []mistake{}, Warnings: []mistake{}, NeedsStream: []mistake{}}
 	checked.File, err = config.Find(a.ConfigPath, a.Lookup)
 	if err != nil {
 		return checked, err
 	}
 	c, err := a.LoadAt(checked.File, "")
 	if err == nil {
-		err = outboxes.CheckURLs(c, checked.File)
+		err = outboxes.CheckURLs(c)
 	}
 	if list, ok := errors.AsType[*config.Error](err); ok {
 		for _, m := range list.Mistakes {
@@ -116,11 +120,21 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	}
 	checked.Destinations, checked.Routes = len(c.Destinations), len(c.Routes)
 	checked.Outboxes, checked.Query = len(c.Outboxes.List), c.Outboxes.Query != ""
-	if !online {
-		checked.OK, checked.NeedsStream = true, append(checked.NeedsStream, c.NeedsStream()...)
-		return checked, nil
+	if online {
+		var isQueue bool
+		isQueue, err = checkTables(ctx, c)
+		if err == nil && !isQueue {
+			for _, w := range c.IgnoredByStream() {
+				checked.Warnings = append(checked.Warnings, mistake(w))
+			}
+		}
 	}
-	if err := checkTables(ctx, c, checked.File); err != nil {
+	if !online || errors.Is(err, notifyd.ErrNeedsStream) {
+		for _, m := range c.NeedsStream() {
+			checked.NeedsStream = append(checked.NeedsStream, mistake(m))
+		}
+	}
+	if err != nil {
 		checked.Error = cli.OneLine(err)
 		return checked, err
 	}
@@ -128,29 +142,34 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	return checked, nil
 }
 
-// checkTables is an error if a relay could not work with the table of an outbox.
-func checkTables(ctx context.Context, c *config.Config, path string) error {
+// checkTables is an error if a relay could not work with the table of an outbox. isQueue reports that one is a queue.
+func checkTables(ctx context.Context, c *config.Config) (isQueue bool, err error) {
 	if !c.Outboxes.Used() {
-		return checkTableOf(ctx, c, path)
+		return checkTableOf(ctx, c)
 	}
-	all, wrong, err := outboxes.Find(ctx, c, path)
+	all, wrong, err := outboxes.Find(ctx, c)
 	if err != nil {
-		return err
+		return false, err
 	}
 	errs := []error{wrong}
 	for i := range all {
-		if err := checkTableOf(ctx, c.For(&all[i]), path); err != nil {
+		one, err := checkTableOf(ctx, c.For(&all[i]))
+		if err != nil {
 			errs = append(errs, fmt.Errorf("outbox %s: %w", all[i].Name, err))
 		}
+		isQueue = isQueue || one
 	}
-	return errors.Join(errs...)
+	return isQueue, errors.Join(errs...)
 }
 
-// checkTableOf is an error if no relay could work with the table of a configuration.
-func checkTableOf(ctx context.Context, c *config.Config, path string) error {
-	conn, err := outboxes.OpenTable(ctx, c, path, "check")
-	if err == nil {
-		store.Close(ctx, conn.Conn)
+// checkTableOf is an error if no relay could work with the table of a configuration. isQueue reports that it is a queue.
+func checkTableOf(ctx context.Context, c *config.Config) (isQueue bool, err error) {
+	conn, err := outboxes.OpenTable(ctx, c, "check")
+	if err != nil {
+		return false, err
 	}
-	return err
+	defer store.Close(ctx, conn.Conn)
+	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
+
+	return state.Mode == outboxsql.ModeQueue, err
 }

@@ -38,8 +38,8 @@ func NewPlan(a *command.App) *cobra.Command {
 		Short: "Show what a new configuration would change",
 		Long: `plan compares a configuration with another one, and with the database: which
 waiting events would go elsewhere, which would be left without a route, which
-deliveries wait for missing destinations, and which kept events of a stream a new
-destination would get. It changes nothing and shows no secrets.
+deliveries wait for missing destinations, and which kept events of a stream a
+destination would get that is new or comes back. It changes nothing and shows no secrets.
 Without --against it shows what the database alone can answer.
 
 It counts by index, and stops counting at --scan rows of a kind. Where routes have
@@ -157,14 +157,14 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 			old = old.For(was)
 		}
 
-		found, err := readTables(ctx, c, path, f.scan)
+		found, err := readTables(ctx, old, c, f.scan)
 		if err != nil {
 			return nil, err
 		}
 		p.Conditions = found.conditions
 		for _, b := range found.begins {
 			p.Begins = append(p.Begins, b)
-			p.Changes = p.Changes || b.Count > 0
+			p.Changes = p.Changes || b.Count+b.Waiting > 0
 		}
 
 		for _, w := range found.waiting {
@@ -185,9 +185,7 @@ func (p *Plan) place(w store.WaitCount, old, c *config.Config) {
 		case !hasDestination(c, w.Destination):
 			p.Gone = append(p.Gone, count)
 			p.Changes = p.Changes || old == nil || hasDestination(old, w.Destination)
-		case comesBack && w.State == "position":
-			p.Begins = append(p.Begins, planBegin{Destination: w.Destination, Patterns: []string{}, Count: w.Count, AtMost: true})
-		case comesBack && w.State != "dead":
+		case comesBack && w.State != "dead" && w.State != "position":
 			p.Returns = append(p.Returns, count)
 		}
 		return
@@ -221,9 +219,10 @@ type planTables struct {
 	begins     []planBegin
 }
 
-// readTables reads the waiting events from the database of c, and evaluates its conditions for some of them.
-func readTables(ctx context.Context, c *config.Config, path string, limit int) (found planTables, err error) {
-	conn, err := outboxes.OpenTable(ctx, c, path, "plan")
+// readTables reads the waiting events from the database of c, and evaluates its conditions for some of them. old is the
+// configuration in force, nil if it is not known.
+func readTables(ctx context.Context, old, c *config.Config, limit int) (found planTables, err error) {
+	conn, err := outboxes.OpenTable(ctx, c, "plan")
 	if err != nil {
 		return found, err
 	}
@@ -238,7 +237,7 @@ func readTables(ctx context.Context, c *config.Config, path string, limit int) (
 	if found.conditions, err = checkWaiting(ctx, conn, c, found.waiting); err != nil {
 		return found, err
 	}
-	found.begins, err = readBegins(ctx, conn, c, limit)
+	found.begins, err = readBegins(ctx, conn, old, c, limit)
 
 	return found, err
 }

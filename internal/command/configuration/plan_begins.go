@@ -28,6 +28,8 @@ type planBegin struct {
 	// Patterns are the patterns of its routes that match these events.
 	Patterns []string `json:"patterns"`
 	Count    int      `json:"count"`
+	// Waiting are the deliveries that wait for a destination that comes back.
+	Waiting int `json:"waiting,omitempty"`
 	// AtLeast says that counting ended at the limit, and AtMost that conditions, or ids without an event for it, may
 	// lower the number.
 	AtLeast bool `json:"at_least,omitempty"`
@@ -38,12 +40,25 @@ type planBegin struct {
 func (b *planBegin) String() string {
 	switch {
 	case b.StartFrom == "":
-		return fmt.Sprintf("%s continues at its position: %s since then", b.Destination, b.events("event"))
+		return b.Destination + " continues at its position" + b.continues()
 	case b.Count == 0:
 		return b.Destination + " begins with the next event"
 	default:
 		return fmt.Sprintf("%s begins at event %d: %s of %s", b.Destination, b.First, b.events("kept event"), strings.Join(b.Patterns, ", "))
 	}
+}
+
+// continues returns what a destination gets that comes back, such as ", event 21: 3 kept events of order.*; waiting deliveries: 2".
+func (b *planBegin) continues() string {
+	text := ": no kept events"
+	if b.Count > 0 {
+		text = fmt.Sprintf(", event %d: %s of %s", b.First, b.events("kept event"), strings.Join(b.Patterns, ", "))
+	}
+	if b.Waiting > 0 {
+		text += fmt.Sprintf("; waiting deliveries: %d", b.Waiting)
+	}
+
+	return text
 }
 
 // events returns "20 kept events", with "or more" or "at most" where the number is a bound.
@@ -63,8 +78,9 @@ func (b *planBegin) events(noun string) string {
 	return text
 }
 
-// readBegins returns where the destinations of c begin that are new to the stream; nil for a queue.
-func readBegins(ctx context.Context, conn *session.Conn, c *config.Config, limit int) (all []planBegin, err error) {
+// readBegins returns where the destinations of c begin that are new to the stream, and where those continue that come
+// back; nil for a queue. old is the configuration in force, nil for that of the relays that run.
+func readBegins(ctx context.Context, conn *session.Conn, old, c *config.Config, limit int) (all []planBegin, err error) {
 	wanted := make([]stream.Wanted, len(c.Destinations))
 	for i := range c.Destinations {
 		d := &c.Destinations[i]
@@ -75,13 +91,18 @@ func readBegins(ctx context.Context, conn *session.Conn, c *config.Config, limit
 		wanted[i] = stream.Wanted{Wanted: routes.Wanted{Destination: d.Name}, Start: start}
 	}
 
+	var was func(destination string) bool
+	if old != nil {
+		was = func(destination string) bool { return hasDestination(old, destination) }
+	}
+
 	var found []stream.Beginning
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var mode outboxsql.Mode
 		if err := tx.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil || mode != outboxsql.ModeStream {
 			return err
 		}
-		found, err = stream.Beginnings(ctx, tx, wanted, limit)
+		found, err = stream.Beginnings(ctx, tx, wanted, was, limit)
 
 		return err
 	})
@@ -97,7 +118,10 @@ func readBegins(ctx context.Context, conn *session.Conn, c *config.Config, limit
 
 // beginOf counts the events that the routes of c lead to the destination.
 func beginOf(c *config.Config, from *stream.Beginning) planBegin {
-	b := planBegin{Destination: from.Destination, StartFrom: from.From.String(), Patterns: []string{}}
+	b := planBegin{Destination: from.Destination, Patterns: []string{}, Waiting: from.Stored, AtMost: from.AtMost}
+	if !from.Returns {
+		b.StartFrom = from.From.String()
+	}
 	for _, k := range from.Kept {
 		matched := false
 		for _, r := range c.RoutesOf(k.Type) {

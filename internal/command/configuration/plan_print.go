@@ -33,7 +33,7 @@ func (p planPrinter) plan(plan *Plan) error {
 		{"routes", routeLines(plan.Configuration.Routes)},
 		{"settings", settingLines(plan.Configuration.Settings, plan.Restart)},
 		{"patterns that have no route any more", indent(plan.Uncovered)},
-		{"where new destinations of the stream begin", beginLines(plan.Begins)},
+		{"where destinations of the stream begin or continue", beginLines(plan.Begins)},
 	} {
 		if err := p.section(section.title, section.lines); err != nil {
 			return err

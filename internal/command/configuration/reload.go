@@ -46,8 +46,9 @@ refused the file and continues with the previous one. A relay lets running deliv
 finish first. It finds the relays in
 outbox_relays, and names those on other hosts, which it does not reach.
 
-It asks before a destination that is new to a stream gets kept events, because of
-its start_from: old mails may go out again. Without a terminal it needs --yes.
+It asks before a destination of a stream gets kept events, because of its start_from,
+or because it comes back and continues at its position: old mails may go out. Without a
+terminal it needs --yes.
 
 It exits with 0 if every relay of this host has taken the file, 1 if not, and 78 if
 the file has a mistake; then no relay is asked.`,
@@ -57,7 +58,7 @@ the file has a mistake; then no relay is asked.`,
 			defer r.progress.Stop()
 			if !yes {
 				r.agree = func(what string) error {
-					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; start_from: now leaves them out")
+					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; start_from: now leaves them out for a new destination, and notifyd positions seek NAME now for one that comes back")
 				}
 			}
 
@@ -112,11 +113,11 @@ func (r *reloading) run(ctx context.Context) error {
 			store.Close(ctx, r.conn)
 		}
 	}()
-	all, err := r.look(ctx, c, path)
+	all, err := r.look(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := r.askForHistory(ctx, c, path); err != nil {
+	if err := r.askForHistory(ctx, c); err != nil {
 		return err
 	}
 	var own []store.RelaySession
@@ -150,11 +151,11 @@ func mine(process int) ReloadResult {
 
 // look connects, and returns the relays that live. Each of the programs that relay many outboxes relays all of them, so that
 // the first outbox with a relay shows them all.
-func (r *reloading) look(ctx context.Context, c *config.Config, path string) (all []store.RelaySession, err error) {
+func (r *reloading) look(ctx context.Context, c *config.Config) (all []store.RelaySession, err error) {
 	if !c.Outboxes.Used() {
-		return r.lookAt(ctx, c, path)
+		return r.lookAt(ctx, c)
 	}
-	found, _, err := outboxes.Find(ctx, c, path)
+	found, _, err := outboxes.Find(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -164,15 +165,15 @@ func (r *reloading) look(ctx context.Context, c *config.Config, path string) (al
 			store.Close(ctx, r.conn)
 			r.conn = nil
 		}
-		if all, err = r.lookAt(ctx, c.For(&found[i]), path); err == nil && len(all) > 0 {
+		if all, err = r.lookAt(ctx, c.For(&found[i])); err == nil && len(all) > 0 {
 			return all, nil
 		}
 	}
 	return all, err
 }
 
-func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) ([]store.RelaySession, error) {
-	db := command.FlagsOf(c, path)
+func (r *reloading) lookAt(ctx context.Context, c *config.Config) ([]store.RelaySession, error) {
+	db := command.FlagsOf(c)
 	conn, err := db.Connect(ctx, r.App)
 	if err != nil {
 		return nil, err
@@ -186,31 +187,34 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config, path string) (
 	return store.ReadLive(ctx, r.conn, r.schema, r.mode)
 }
 
-// askForHistory asks before a new destination of a stream gets kept events. Only a start_from leads to them, because
-// destinations without one begin with the next event where relays run.
-func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path string) error {
+// askForHistory asks before a destination of a stream gets kept events: a new one with a start_from, or one that comes
+// back. New destinations without a start_from begin with the next event where relays run.
+func (r *reloading) askForHistory(ctx context.Context, c *config.Config) error {
+	if r.agree == nil {
+		return nil
+	}
+	if !c.Outboxes.Used() {
+		begins, err := beginsOf(ctx, c)
+
+		return errors.Join(err, r.agreeTo("", begins))
+	}
+
+	found, _, err := outboxes.Find(ctx, c)
+	if err != nil {
+		return err
+	}
 	chosen := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool {
 		start, err := engine.ParseStart(d.StartFrom)
 
 		return err == nil && start.Kind != engine.StartDefault && start.Kind != engine.StartNow
 	})
-	if !chosen || r.agree == nil {
-		return nil
-	}
-	if !c.Outboxes.Used() {
-		begins, err := beginsOf(ctx, c, path)
-
-		return errors.Join(err, r.agreeTo("", begins))
-	}
-
-	found, _, err := outboxes.Find(ctx, c, path)
-	if err != nil {
-		return err
-	}
 	for i := range found {
 		in := "outbox " + found[i].Name + ": "
-		begins, err := beginsOf(ctx, c.For(&found[i]), path)
-		if err != nil { // the relays deliver from the others meanwhile
+		begins, err := beginsOf(ctx, c.For(&found[i]))
+		if err != nil && !chosen { // nothing is known to be new; the relays deliver from the others meanwhile
+			continue
+		}
+		if err != nil {
 			err = r.agree(fmt.Sprintf("%swhether new destinations get kept events is not known: %v", in, err))
 		}
 		if err := errors.Join(err, r.agreeTo(in, begins)); err != nil {
@@ -221,21 +225,21 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config, path st
 	return nil
 }
 
-// beginsOf connects, and returns where the new destinations of one outbox begin.
-func beginsOf(ctx context.Context, c *config.Config, path string) ([]planBegin, error) {
-	conn, err := outboxes.OpenTable(ctx, c, path, "reload")
+// beginsOf connects, and returns where the destinations of one outbox begin, or continue.
+func beginsOf(ctx context.Context, c *config.Config) ([]planBegin, error) {
+	conn, err := outboxes.OpenTable(ctx, c, "reload")
 	if err != nil {
 		return nil, err
 	}
 	defer store.Close(ctx, conn.Conn)
 
-	return readBegins(ctx, conn, c, defaultPlanScan)
+	return readBegins(ctx, conn, nil, c, defaultPlanScan)
 }
 
 // agreeTo asks for each destination that gets kept events.
 func (r *reloading) agreeTo(in string, begins []planBegin) error {
 	for i := range begins {
-		if begins[i].Count == 0 {
+		if begins[i].Count+begins[i].Waiting == 0 {
 			continue
 		}
 		if err := r.agree(command.Printable(in + begins[i].String())); err != nil {

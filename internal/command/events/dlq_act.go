@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -147,8 +148,12 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted: the remaining letters are unchanged")
 	}
+	var errTaken error
+	if r.Matched < counted && len(chosen.Events) > 0 {
+		errTaken = fmt.Errorf("others were replayed, discarded or edited by somebody else meanwhile: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
+	}
 	if d.wait && err == nil {
-		return d.await(ctx, p, watch, r)
+		return errors.Join(d.await(ctx, p, watch, r), errTaken)
 	}
 	if perr := p.result(d.past, r); perr != nil {
 		return errors.Join(err, perr)
@@ -160,10 +165,7 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 		}
 		fmt.Fprintf(p.Err, "due now; to see the outcome: --wait, or %s\n", how) //nolint:errcheck // nothing depends on it
 	}
-	if err == nil && r.Matched < counted && len(chosen.Events) > 0 {
-		return fmt.Errorf("others were replayed, discarded or edited by somebody else meanwhile: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
-	}
-	return err
+	return cmp.Or(err, errTaken)
 }
 
 // await waits for the outcome of replayed letters, and prints it.

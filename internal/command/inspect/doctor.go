@@ -100,7 +100,7 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 	if c.Admin.Listen != "" && c.Admin.Console {
 		o.Connections += daemon.ConsoleConns
 	}
-	listen, err := outboxes.ParseListen(c, path)
+	listen, err := outboxes.ParseListen(c)
 	if err != nil {
 		return o, nil, err
 	}

@@ -24,18 +24,18 @@ func NewAdopt(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt",
 		Short: "Have relays deliver from a copy of an outbox",
-		Long: `adopt makes this database the home of the outbox. The tables know the place where they
-were made: in a dump that is restored elsewhere, in a database made from a template,
-after pg_upgrade and after a switch to a replica they are a copy, and no relay delivers
-from a copy before it is adopted. The place where it was made may have delivered, or
-deliver still, what waits here.
+		Long: `adopt makes this database the home of the outbox. The tables store the place where they
+were created. In a dump that was restored elsewhere, in a database made from a template,
+after pg_upgrade and after a switch to a replica they are a copy. No relay delivers from
+a copy before it is adopted, because the relays of the original may have delivered the
+same events, or may still deliver them.
 
-With --discard-waiting it discards first what waits: no destination gets an event that
-was written before. A copy for tests then sends nothing to customers but what is written
-in it. Dead letters stay.
+With --discard-waiting it first discards the events and retries that wait: no destination
+gets an event that was written before. Use it for a copy for tests, which then sends to
+customers only the events that are written in it. Dead letters stay.
 
-It needs the role that owns the tables. Relays that were refused have to be started
-again, which service managers do; a daemon with many outboxes tries again by itself.`,
+It needs the role that owns the tables. Start relays again that the copy has refused, as
+service managers do; a daemon with many outboxes tries again by itself.`,
 		Example: "  notifyd adopt --dry-run\n  notifyd adopt --reason \"upgrade to PostgreSQL 18\"\n  notifyd adopt --discard-waiting --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

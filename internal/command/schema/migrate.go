@@ -27,32 +27,32 @@ func NewMigrate(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make or update the tables and the trigger",
-		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
-notifies of new events, or brings them up to date. Versions only go up. Several
-relays or deployments may run it at once. It tries for its locks on tables in use for
---timeout at most; each try holds up writers for 200ms at most.
+		Long: `migrate creates the tables outbox_events and outbox_deliveries and the trigger that
+notifies of new events, or upgrades them. It never downgrades. Several relays or
+deployments may run it at the same time. It waits for the locks on tables in use for
+--timeout at most; each attempt delays writers by 200ms at most.
 
-Without --mode the table stays as it is; new tables are a queue. With --mode queue it
+Without --mode the mode stays as it is; new tables are a queue. With --mode queue it
 asks before it gives up events that wait for destinations which the configuration
-lacks, unless there is --yes.
+lacks, unless --yes is given.
 
-With --partitions daily it then makes outbox_events a table with a partition for
-each day, which retention drops as a whole. The table may be in use, and of any
-size: it becomes the first partition as it is. There is no command for the way
-back, so it asks first if there are events, unless there is --yes. Relays need "partitions: daily" below "retention" to continue.
+With --partitions daily it then makes outbox_events a table with one partition per
+day, which retention drops as a whole. The table may be in use, and of any size: its
+rows stay in place, and become the first partition. No command undoes that, so it asks
+first if there are events, unless --yes is given. Afterwards relays need the setting
+"partitions: daily" below "retention".
 
-With --serialize-writers on it serializes writers: a transaction that
-inserts an event waits until those that have inserted before it have ended, and
-only then draws ids, which are in the order of commits therefore. Relays and the
-mode of the table have no part in that, and off takes it away again.
+With --serialize-writers on, transactions that insert events take turns: each waits
+until the earlier ones have ended, and then draws its ids. So ids are in the order of
+commits. That concerns writers only, and works in both modes. "off" ends it.
 
-With --grant-writer and --grant-relay it gives two roles the privileges that they need
-and no more: writers may insert events, and the relay may deliver them. The roles must
-exist. With --print-grants it changes nothing and prints the SQL that does so, for the
-owner of the tables to run after each migration.
+With --grant-writer and --grant-relay it gives two existing roles the privileges that
+they need and no more: a writer may insert events, a relay may deliver them. With
+--print-grants it changes nothing, and prints the SQL for these privileges, which the
+owner of the tables runs after each migration.
 
-With --dry-run it shows what it would do, what it would lock, what waits in the outbox,
-and who is in the way, and changes nothing.`,
+With --dry-run it changes nothing. It shows the steps, the locks that they take, the
+events that wait, and the sessions in the way.`,
 		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate --mode stream --dry-run\n  notifyd migrate --grant-writer app --grant-relay relay\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))

@@ -64,7 +64,7 @@ func run(ctx context.Context) error {
 func extra() map[string]string {
 	return map[string]string{
 		"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "SECURITY.md": "SECURITY.md",
-		"deploy/systemd": "systemd", "deploy/examples": "examples", "docs/notifyd.schema.json": "notifyd.schema.json",
+		"docs": "docs", "deploy/systemd": "systemd", "deploy/examples": "examples",
 	}
 }
 

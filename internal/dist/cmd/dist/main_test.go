@@ -12,13 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/notifyd/notifyd/internal/dist"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const root = "../../../.."
 

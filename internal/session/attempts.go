@@ -1,4 +1,4 @@
-package store
+package session
 
 import (
 	"crypto/tls"
@@ -16,6 +16,9 @@ var (
 
 // refusedTLS is the end of the line about an attempt that the server ended because it has no TLS. pgconn has no code for it.
 const refusedTLS = "tls error: server refused TLS connection"
+
+// hookFailed precedes the error of a hook in an error of pgx. The hook that sets a password names its setting itself.
+const hookFailed = "AfterNetConnect failed: "
 
 // ConnectText returns the error of a failed connection on one line. pgconn has a line for each attempt. Of each address the
 // attempt remains that names the cause: one with a SQLSTATE, or else one with another error than a missing TLS. An address
@@ -49,7 +52,7 @@ func ConnectText(err error) string {
 
 // attemptsOf returns the text before the attempts, and a line for each attempt.
 func attemptsOf(err error) (head string, attempts []string) {
-	text := strings.ReplaceAll(err.Error(), HookFailed, "")
+	text := strings.ReplaceAll(err.Error(), hookFailed, "")
 	first, rest, several := strings.Cut(text, ":\n")
 	if !several {
 		first, rest, several = strings.Cut(text, "`: ")
@@ -77,8 +80,8 @@ func rankOf(line string) int {
 	}
 }
 
-// tlsCure returns the cure if TLS is the reason of a failed connection; "" otherwise.
-func tlsCure(err error) string {
+// TLSCure returns the cure if TLS is the reason of a failed connection; "" otherwise.
+func TLSCure(err error) string {
 	_, attempts := attemptsOf(err)
 	hasNoTLS := !slices.ContainsFunc(attempts, func(line string) bool { return rankOf(line) != 2 })
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
