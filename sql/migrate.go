@@ -1,8 +1,9 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
 // The files are self-contained and can be run with psql: schema.sql, functions.sql and triggers.sql,
-// in this order. [Migrate] does the same under a lock and records the version. [Partition]
-// partitions the table by day.
+// in this order. A program calls [MigratePool] when it starts: it does the same under a lock and records the version.
+// [Migrate] has options. [SetMode] makes the table a queue or a stream, [Partition] partitions it by day, and [Grants] returns
+// the privileges of writers and relays.
 package outboxsql
 
 import (

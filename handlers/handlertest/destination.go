@@ -107,7 +107,7 @@ type Case struct {
 
 // Network is the way between a handler and its server, with the faults that it
 // can have. All of them are in effect when the method returns. A
-// A [Proxy] is one.
+// [Proxy] is one.
 type Network interface {
 	// Cut resets all current connections. Mute and Refuse stay in effect.
 	Cut()
