@@ -72,29 +72,6 @@ func (o *outbox) waitingPath(name string) string {
 	return o.base + "events?" + searchQuery(ops.EventFilter{Destination: name, State: ops.Waiting}, "").Encode()
 }
 
-// names returns the destinations of this relay, then those that only the database knows.
-func (s snapshot) names() (names []string) {
-	for i := range s.stats.Destinations {
-		names = append(names, s.stats.Destinations[i].Name)
-	}
-	if !s.known() {
-		return names
-	}
-
-	elsewhere := func(name string) {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	for _, d := range s.reading.backlog.Destinations {
-		elsewhere(d.Name)
-	}
-	for _, p := range s.reading.backlog.Positions { // also of destinations without a backlog
-		elsewhere(p.Destination)
-	}
-	return names
-}
-
 // cards returns the card of each destination.
 func (o *outbox) cards(s snapshot, readOnly bool) (all []laneCard) {
 	for _, name := range s.names() {

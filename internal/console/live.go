@@ -126,9 +126,8 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	}
 }
 
-// figures returns the figures of a page, and the destination or the replay that the page is about, "" for none. The function is nil for
-// an unknown page or subject. No other word of a request decides what is drawn, or a viewer could have the same page drawn any number
-// of times.
+// figures returns the function for the live part of a page, and its subject: a destination or a replay. It returns nil for an unknown
+// page or subject. Only page, subject and rights choose a drawing. Otherwise a viewer could request any number of drawings of one page.
 func (o *outbox) figures(page string, q url.Values, readOnly bool) (body func(snapshot) any, subject string) {
 	switch page {
 	case "overview":
