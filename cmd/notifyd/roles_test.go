@@ -3,16 +3,21 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	neturl "net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -261,10 +266,14 @@ routes: [{match: '*', to: audit}]
 	if code, page := v.get("/readyz?verbose"); strings.Contains(page, "database") {
 		t.Errorf("the checks are shown: %d\n%s", code, page)
 	}
-	for range 30 {
+	for range 300 {
 		if code, _ := v.post("/console/login", neturl.Values{"token": {"a guess"}}); code != http.StatusUnauthorized && code != http.StatusTooManyRequests {
 			t.Errorf("a wrong token: %d", code)
 		}
+	}
+
+	if n := strings.Count(r.stderr.text(), "console login"); n > 100 { // one more in ten seconds
+		t.Errorf("300 wrong tokens have %d lines in the log", n)
 	}
 
 	// From another address: connections that ask for nothing, half of a request, and one that does not end.
@@ -442,6 +451,92 @@ func TestNamesThatAreNoText(t *testing.T) {
 			until(t, url, `SELECT CASE (SELECT mode FROM outbox_mode) WHEN 'queue' THEN NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh') ELSE true END`)
 			if code := r.end(t); code != command.ExitOK {
 				t.Errorf("exit code %d:\n%s", code, r.stderr.text())
+			}
+		})
+	}
+}
+
+// TestPlacesOfValues: a value of a writer stays in its place at each destination, or its event becomes a dead letter: it adds no recipient
+// and no header, mentions no one, and changes neither host, path, topic nor file.
+func TestPlacesOfValues(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			asked := make(map[string]string) // texts for Slack, by path
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var message struct{ Text string }
+				_ = json.NewDecoder(r.Body).Decode(&message) // of Slack; others have none
+				mu.Lock()
+				defer mu.Unlock()
+				asked[r.RequestURI] += message.Text + r.Header.Get("X-Evil")
+				_, _ = io.WriteString(w, "ok")
+			}))
+			t.Cleanup(server.Close)
+			sink, redis, nats := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS}), testenv.Redis(t), testenv.NATS(t)
+			url, dir := databaseOf(t, mode), t.TempDir()
+			if err := os.Mkdir(filepath.Join(dir, "in"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			values := []string{
+				"fine", "..", "../x", "a/b?c=1#d", "a.b", "a:b", "*", ">", "#", " ", "a b", "<!channel>", "<https://evil.example|x>",
+				"a@example.com, b@example.com", "a\r\nBcc: b@example.com", "a\nX-Evil: 1", "evil.example/", "@evil.example", "\x1b[2J",
+			}
+			d := startDaemon(t, nil, "run", "-c", file(t, strings.NewReplacer("DB", url, "URL", server.URL, "PORT", fmt.Sprint(sink.Port()), "REDIS", redis.URL, "NATS", nats.URL,
+				"STREAM", redis.Name, "SUBJECT", nats.Name, "DIR", dir).Replace(`version: 1
+database: {url: "DB"}
+relay: {poll_interval: 50ms}
+destinations:
+  mail: {type: email, host: 127.0.0.1, port: PORT, tls: none, from: a@example.com, to: 'x <{{ .Payload.v }}@example.com>', subject: 'about {{ .Payload.v }}', text: '{{ .Payload.v }}'}
+  team: {type: slack, webhook_url: URL/team, rate_limit: 1000, text: 'hello {{ .Payload.v }}'}
+  hook: {type: webhook, url: 'URL/o/{{ .Payload.v }}/items', headers: {X-Mine: '{{ .Payload.v }}'}}
+  rows: {type: redis, url: 'REDIS', stream: 'STREAM:{{ .Payload.v }}'}
+  subjects: {type: nats, servers: ['NATS'], mode: core, subject: 'SUBJECT.{{ .Payload.v }}'}
+  archive: {type: file, path: 'DIR/in/{{ .Payload.v }}/events.jsonl'}
+routes: [{match: '*', to: [mail, team, hook, rows, subjects, archive]}]
+`)))
+			for _, value := range values {
+				payload, err := json.Marshal(map[string]string{"v": value})
+				if err != nil {
+					t.Fatal(err)
+				}
+				publishTo(t, url, "a", string(payload))
+			}
+			untilDone(t, url)
+			if code := d.end(t); code != command.ExitOK {
+				t.Errorf("exit code %d:\n%s", code, d.stderr.text())
+			}
+
+			for _, m := range sink.Mails() {
+				head, _, _ := strings.Cut(string(m.Data), "\r\n\r\n")
+				if len(m.To) != 1 || !strings.HasSuffix(m.To[0], "@example.com") || strings.Contains(head, "\nBcc") || strings.Contains(head, "\nX-Evil") {
+					t.Errorf("a mail to %q:\n%s", m.To, head)
+				}
+			}
+			for uri, body := range asked {
+				isOfHook := regexp.MustCompile(`^/o/[^/?#]+/items$`).MatchString(uri) && !strings.Contains(uri, "..") && body == ""
+				isOfTeam := uri == "/team" && strings.Contains(body, "hello fine") && !strings.Contains(body, "<")
+				if !isOfHook && !isOfTeam {
+					t.Errorf("a request to %s: %s", uri, body)
+				}
+			}
+			if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				within, _ := filepath.Rel(dir, path)
+				if err == nil && !d.IsDir() && !regexp.MustCompile(`^in/[^/]+/events\.jsonl$`).MatchString(filepath.ToSlash(within)) {
+					t.Errorf("the file %q", within)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+			for name, want := range map[string]string{"mail": "a@example.com", "hook": "..", "rows": "a:b", "subjects": "a.b", "archive": ".."} {
+				if n := query[int](t, url, `SELECT count(*)::int FROM outbox_deliveries JOIN outbox_events ON id = event_id WHERE destination = $1 AND outbox_deliveries.state = 'dead' AND payload->>'v' LIKE $2 || '%'`, name, want); n == 0 {
+					t.Errorf("%q is no dead letter of %s", want, name)
+				}
+			}
+			if n := query[int](t, url, `SELECT count(*)::int FROM outbox_deliveries JOIN outbox_events ON id = event_id WHERE payload->>'v' = 'fine'`); n > 0 {
+				t.Error("an event without such a value is a dead letter")
 			}
 		})
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/textview"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -285,6 +286,13 @@ func (c *Console) of(page outboxPage) handler {
 			return notFound("There is no such outbox.")
 		}
 		o.touch()
+		if isStream := r.PathValue("page") != ""; v.readOnly && !isStream {
+			done, err := o.takeTurn(r.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+		}
 		return page(o, w, r, v)
 	}
 }
@@ -356,15 +364,24 @@ func (c *Console) newPage(o *outbox, title, nav string, v viewer, body any) page
 // readOnly reports whether the viewer may only look.
 func (c *Console) readOnly(v viewer) bool { return c.cfg.ReadOnly || v.readOnly }
 
+// draw returns a page, or a part of one. No text of it changes the order in which other text is shown.
+func (c *Console) draw(name, part string, data any) ([]byte, error) {
+	var text bytes.Buffer
+	if err := c.pages[name].ExecuteTemplate(&text, part, data); err != nil {
+		return nil, fmt.Errorf("page %s: %w", name, err)
+	}
+	return textview.HTML(text.Bytes()), nil
+}
+
 // render writes a page, whole or not at all.
 func (c *Console) render(w http.ResponseWriter, code int, name string, p page) error {
-	var text bytes.Buffer
-	if err := c.pages[name].ExecuteTemplate(&text, "layout", p); err != nil {
-		return fmt.Errorf("page %s: %w", name, err)
+	text, err := c.draw(name, "layout", p)
+	if err != nil {
+		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write(text.Bytes()) // the client is gone
+	_, _ = w.Write(text) // the client is gone
 	return nil
 }
 
@@ -422,12 +439,14 @@ func typed(r *http.Request) (all []typedField) {
 	return all
 }
 
-// fail shows an error. Details for the operator only are logged.
+// fail shows an error. Details for the operator only are logged, unless the request is at fault: else a viewer could fill the log.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err error) {
 	f, known := errors.AsType[failure](err)
 	if !known {
 		f = explain(err)
-		c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
+		if f.code >= http.StatusInternalServerError {
+			c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
+		}
 	}
 	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r), backOf(r)})); err != nil {
 		http.Error(w, f.text, f.code)

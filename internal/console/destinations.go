@@ -94,60 +94,48 @@ func (o *outbox) waitingPath(name string) string {
 	return o.base + "events?" + searchQuery(ops.EventFilter{Destination: name, State: ops.Waiting}, "").Encode()
 }
 
-// card returns the card of that name, or nil.
-func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
-	all := o.cards(s, readOnly)
-	for i := range all {
-		if all[i].Name == name {
-			all[i].Single = true
-			return &all[i]
-		}
-	}
-	return nil
-}
-
-// cards are the destinations of this relay, then those that only the database knows.
-func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
-	known := s.known()
-	mine := make(map[string]bool)
-	var all []laneCard
-	add := func(card laneCard) {
-		card.Base, card.ReadOnly, card.Known = o.base, readOnly, known
-		card.Anchor = "d-" + card.Name
-		if known {
-			card.Positions = positionsOf(s, s.reading.backlog.Positions, card.Name)
-		}
-		card.DeadLink, card.WaitingLink = o.deadPath(card.Name), o.waitingPath(card.Name)
-		card.ReceiverLink = o.destinationPath(card.DeadLettersTo)
-		card.Link, card.Live = o.destinationPath(card.Name), o.base+"live/destination?name="+url.QueryEscape(card.Name)
-		all = append(all, card)
-	}
-	for _, d := range s.stats.Destinations {
-		mine[d.Name] = true
-		card := laneCard{DestinationStats: d, Waits: s.reading.backlog.Destination(d.Name)}
-		card.State, card.Class = stateOf(d, !known || remain(&card.Waits))
-		card.DeliveredRate, card.FailedRate = rates(s, d.Name)
-		list := s.lanes[d.Name]
-		card.Chart = newChart("Delivered, and failed", "good", perSecond, series{"delivered", column(list, func(p lanePoint) float64 { return p.delivered })},
-			series{"failed", column(list, func(p lanePoint) float64 { return p.failed })})
-		add(card)
-	}
-	elsewhere := func(name string) {
-		if known && name != "" && !mine[name] {
-			mine[name] = true
-			add(laneCard{
-				DestinationStats: observe.DestinationStats{Name: name}, State: status.StateNotConfigured, Class: "paused",
-				Waits: s.reading.backlog.Destination(name), Elsewhere: true,
-			})
-		}
-	}
-	for _, d := range s.reading.backlog.Destinations {
-		elsewhere(d.Name)
-	}
-	for _, p := range s.reading.backlog.Positions { // also of destinations without a backlog
-		elsewhere(p.Destination)
+// cards returns the card of each destination.
+func (o *outbox) cards(s snapshot, readOnly bool) (all []laneCard) {
+	for _, name := range s.names() {
+		all = append(all, o.newCard(s, name, readOnly))
 	}
 	return all
+}
+
+// card returns the card of that name for its separate page, or nil.
+func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
+	if !slices.Contains(s.names(), name) {
+		return nil
+	}
+	card := o.newCard(s, name, readOnly)
+	card.Single = true
+	return &card
+}
+
+// newCard returns the card of a destination. It is one of another relay if this one does not have it.
+func (o *outbox) newCard(s snapshot, name string, readOnly bool) laneCard {
+	card := laneCard{
+		DestinationStats: observe.DestinationStats{Name: name}, State: status.StateNotConfigured, Class: "paused", Elsewhere: true,
+		Waits: s.reading.backlog.Destination(name), Known: s.known(), Base: o.base, ReadOnly: readOnly, Anchor: "d-" + name,
+	}
+	mine := slices.IndexFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
+	if mine >= 0 {
+		card.DestinationStats, card.Elsewhere = s.stats.Destinations[mine], false
+		card.State, card.Class = stateOf(card.DestinationStats, !card.Known || remain(&card.Waits))
+		card.DeliveredRate, card.FailedRate = rates(s, name)
+		points := s.lanes[name]
+		card.Chart = newChart("Delivered, and failed", "good", perSecond,
+			series{"delivered", column(points, func(p lanePoint) float64 { return p.delivered })},
+			series{"failed", column(points, func(p lanePoint) float64 { return p.failed })})
+	}
+	if card.Known {
+		card.Positions = positionsOf(s, s.reading.backlog.Positions, name)
+	}
+
+	card.DeadLink, card.WaitingLink = o.deadPath(name), o.waitingPath(name)
+	card.ReceiverLink = o.destinationPath(card.DeadLettersTo)
+	card.Link, card.Live = o.destinationPath(name), o.base+"live/destination?name="+url.QueryEscape(name)
+	return card
 }
 
 func (o *outbox) destinationPath(name string) string {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,7 +57,7 @@ type drawings struct {
 }
 
 // get returns the part with this key, drawn from the given snapshot.
-func (d *drawings) get(of <-chan struct{}, key string, draw func(*bytes.Buffer) error) ([]byte, error) {
+func (d *drawings) get(of <-chan struct{}, key string, draw func() ([]byte, error)) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.of != of {
@@ -64,12 +66,12 @@ func (d *drawings) get(of <-chan struct{}, key string, draw func(*bytes.Buffer) 
 	if text, ok := d.made[key]; ok {
 		return text, nil
 	}
-	var text bytes.Buffer
-	if err := draw(&text); err != nil {
+	text, err := draw()
+	if err != nil {
 		return nil, err
 	}
-	d.made[key] = text.Bytes()
-	return text.Bytes(), nil
+	d.made[key] = text
+	return text, nil
 }
 
 // streamTimeout bounds writing one update. A browser that does not read is disconnected.
@@ -78,8 +80,9 @@ const streamTimeout = 10 * time.Second
 // live sends a page's figures whenever there are new ones, as server-sent events,
 // until the browser leaves, or the session or the console ends.
 func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
-	view := o.view(r, v)
-	if view == nil {
+	page, readOnly := r.PathValue("page"), o.readOnly(v)
+	body, subject := o.figures(page, r.URL.Query(), readOnly)
+	if body == nil {
 		return notFound("There is no such stream.")
 	}
 	done, ok := o.streams.open(v)
@@ -95,15 +98,14 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
 	defer o.sampler.addViewer()()
-	q := r.URL.Query()
-	key := strings.Join([]string{r.PathValue("page"), strconv.FormatBool(o.readOnly(v)), q.Get("name"), q.Get("id")}, "\x00")
+	key := strings.Join([]string{page, strconv.FormatBool(readOnly), subject}, "\x00")
 	for {
 		if _, open := o.door.sessions.find(v.session, time.Now()); !open && o.cfg.Token != nil {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
 			return nil
 		}
 		snap, changed := o.sampler.next()
-		text, err := o.drawn.get(changed, key, func(text *bytes.Buffer) error { return view(text, snap) })
+		text, err := o.drawn.get(changed, key, func() ([]byte, error) { return o.draw(page, "live", body(snap)) })
 		if err != nil {
 			o.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 			return nil
@@ -124,23 +126,25 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	}
 }
 
-// view returns the function that writes the live part of a page, or nil for an unknown page.
-func (o *outbox) view(r *http.Request, v viewer) func(*bytes.Buffer, snapshot) error {
-	page, q, readOnly := r.PathValue("page"), r.URL.Query(), o.readOnly(v)
-	body := map[string]func(snapshot) any{
-		"overview":     func(snap snapshot) any { return o.overviewOf(snap, readOnly) },
-		"destinations": func(snap snapshot) any { return o.cards(snap, readOnly) },
-		"destination":  func(snap snapshot) any { return o.card(snap, q.Get("name"), readOnly) },
-	}[page]
-	if found := o.replays.find(q.Get("id")); page == "replay" && found != nil {
-		body = func(snapshot) any { return o.replayBody(found, readOnly) }
+// figures returns the function for the live part of a page, and its subject: a destination or a replay. It returns nil for an unknown
+// page or subject. Only page, subject and rights choose a drawing. Otherwise a viewer could request any number of drawings of one page.
+func (o *outbox) figures(page string, q url.Values, readOnly bool) (body func(snapshot) any, subject string) {
+	switch page {
+	case "overview":
+		return func(snap snapshot) any { return o.overviewOf(snap, readOnly) }, ""
+	case "destinations":
+		return func(snap snapshot) any { return o.cards(snap, readOnly) }, ""
+	case "destination":
+		name := q.Get("name")
+		if snap, _ := o.sampler.next(); slices.Contains(snap.names(), name) {
+			return func(snap snapshot) any { return o.card(snap, name, readOnly) }, name
+		}
+	case "replay":
+		if found := o.replays.find(q.Get("id")); found != nil {
+			return func(snapshot) any { return o.replayBody(found, readOnly) }, found.ID
+		}
 	}
-	if body == nil {
-		return nil
-	}
-	return func(text *bytes.Buffer, snap snapshot) error {
-		return o.pages[page].ExecuteTemplate(text, "live", body(snap))
-	}
+	return nil, ""
 }
 
 // send writes one event. A line of the text is a line of data.

@@ -18,6 +18,8 @@ const (
 	unusedAfter = 10 * time.Minute
 	// maxSwitch bounds the names that a page offers to switch to.
 	maxSwitch = 500
+	// turnTimeout bounds how long a page waits for its turn.
+	turnTimeout = 5 * time.Second
 )
 
 // outbox has the pages of one outbox.
@@ -33,6 +35,7 @@ type outbox struct {
 	tables  atomic.Pointer[tables] // a request loads it once, and keeps the loaded value
 	sampler *sampler
 	drawn   drawings
+	turns   chan struct{} // has a value for each page that is being made for a viewer with the read-only token
 	replays replays
 	ending  sync.Once
 	ended   chan struct{}  // closed when the outbox ends: streams end then
@@ -49,12 +52,26 @@ func newOutbox(c *Console, name string, from Outbox) *outbox {
 	o := &outbox{
 		Console: c, name: name, base: Path, relay: from.Relay, pauser: from.Pauser, router: from.Router, trouble: from.Trouble,
 		ended: make(chan struct{}), stop: func() {},
+		turns: make(chan struct{}, max(1, from.Database.Pool.Config().MaxConns/2)),
 	}
 	if c.cfg.Many {
 		o.base = Path + "outbox/" + url.PathEscape(name) + "/"
 	}
 	o.sampler = newSampler(from.Relay, o.tables.Load)
 	return o
+}
+
+// takeTurn waits until fewer pages are being made for viewers with the read-only token than the console has connections for: half of
+// them stay for operators. done ends the turn.
+func (o *outbox) takeTurn(ctx context.Context) (done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	select {
+	case o.turns <- struct{}{}:
+		return func() { <-o.turns }, nil
+	case <-ctx.Done():
+		return nil, failure{http.StatusServiceUnavailable, "Too many pages are asked for with the read-only token. Try again."}
+	}
 }
 
 func (o *outbox) use(db Database) error {

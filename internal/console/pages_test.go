@@ -2,7 +2,6 @@ package console
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"html"
@@ -659,10 +658,9 @@ func TestDrawnOnce(t *testing.T) {
 	t.Parallel()
 	var d drawings
 	drawn := 0
-	draw := func(text *bytes.Buffer) error {
+	draw := func() ([]byte, error) {
 		drawn++
-		text.WriteString(strconv.Itoa(drawn))
-		return nil
+		return []byte(strconv.Itoa(drawn)), nil
 	}
 	first, second := make(chan struct{}), make(chan struct{})
 	for i, want := range []string{"1", "1", "2", "2", "3"} {

@@ -156,6 +156,29 @@ func (s snapshot) status() *status.Status {
 	return st
 }
 
+// names returns the destinations of this relay, then those that only the database knows.
+func (s snapshot) names() (names []string) {
+	for i := range s.stats.Destinations {
+		names = append(names, s.stats.Destinations[i].Name)
+	}
+	if !s.known() {
+		return names
+	}
+
+	elsewhere := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, d := range s.reading.backlog.Destinations {
+		elsewhere(d.Name)
+	}
+	for _, p := range s.reading.backlog.Positions { // also of destinations without a backlog
+		elsewhere(p.Destination)
+	}
+	return names
+}
+
 // known reports whether the database has answered.
 func (s snapshot) known() bool { return !s.reading.at.IsZero() && s.reading.err == nil }
 

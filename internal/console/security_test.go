@@ -183,7 +183,10 @@ func TestLoginRate(t *testing.T) {
 	}
 	var a attempts
 	now := time.Now()
-	try := func(remote string, after time.Duration) bool { return a.allow(remote, now.Add(after)) }
+	try := func(remote string, after time.Duration) bool {
+		allowed, _ := a.allow(remote, now.Add(after))
+		return allowed
+	}
 	for i := range loginBurst {
 		if !try("192.0.2.1:1000", 0) || !try("[2001:db8::1]:1000", 0) {
 			t.Fatalf("login %d is refused", i)

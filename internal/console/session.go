@@ -113,11 +113,18 @@ const (
 // attempts limits how often one address may try to log in with a wrong token.
 type attempts struct {
 	mu  sync.Mutex
-	all map[netip.Prefix]time.Time // when all logins of an address may be tried again
+	all map[netip.Prefix]tried
 }
 
-// allow reports whether the client may try now. Clients of one IPv6 network count as one.
-func (a *attempts) allow(remote string, now time.Time) bool {
+// tried is what an address has tried.
+type tried struct {
+	full    time.Time // when all logins of the address may be tried again
+	refused bool      // the last one was refused
+}
+
+// allow reports whether the client may try now, and whether an attempt that it may not make is the first one. Clients of one IPv6
+// network count as one.
+func (a *attempts) allow(remote string, now time.Time) (allowed, isFirst bool) {
 	var from netip.Prefix // for clients whose address is unknown
 	if at, err := netip.ParseAddrPort(remote); err == nil {
 		addr := at.Addr().Unmap()
@@ -125,18 +132,20 @@ func (a *attempts) allow(remote string, now time.Time) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	full, known := a.all[from]
+	last, known := a.all[from]
+	full := last.full
 	if full.Before(now) {
 		full = now
 	}
 	if full = full.Add(loginEvery); full.Sub(now) > loginBurst*loginEvery {
-		return false
+		a.all[from] = tried{full: last.full, refused: true}
+		return false, !last.refused
 	}
 	if !known && len(a.all) >= maxAddresses || a.all == nil {
-		a.all = make(map[netip.Prefix]time.Time)
+		a.all = make(map[netip.Prefix]tried)
 	}
-	a.all[from] = full
-	return true
+	a.all[from] = tried{full: full}
+	return true, false
 }
 
 // isLoopbackHost reports whether the Host of a request is a name of this machine
@@ -261,8 +270,10 @@ func (d *door) login(w http.ResponseWriter, r *http.Request) {
 	next := localPath(r.PostForm.Get("next"))
 	readOnly, ok := d.verify(strings.TrimSpace(r.PostForm.Get("token")))
 	if !ok { // the right token gets in however many wrong ones were tried from the same proxy
-		if !d.attempts.allow(r.RemoteAddr, time.Now()) {
-			d.console.cfg.Log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
+		if allowed, isFirst := d.attempts.allow(r.RemoteAddr, time.Now()); !allowed {
+			if isFirst { // a line for each would fill the log
+				d.console.cfg.Log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
+			}
 			w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
 			d.console.fail(w, r, viewer{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
 			return

@@ -129,9 +129,9 @@ const maxShown = 64 << 10
 // pretty formats JSON for people. Long text is cut, with a note.
 func pretty(raw json.RawMessage) string {
 	if len(raw) > maxShown {
-		return cut(raw)
+		return cut(textview.JSON(raw))
 	}
-	return string(textview.Indent(raw))
+	return string(textview.JSON(textview.Indent(raw)))
 }
 
 // cut returns the begin of a text, with a note.

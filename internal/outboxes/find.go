@@ -94,6 +94,9 @@ func queryOutboxes(ctx context.Context, c *config.Config) ([]config.Outbox, erro
 	defer store.Close(ctx, conn)
 	var all []config.Outbox
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL search_path TO DEFAULT`); err != nil { // of the role: the file may name a table without its schema
+			return err
+		}
 		rows, err := tx.Query(ctx, c.Outboxes.Query)
 		if err != nil {
 			return err

@@ -66,10 +66,12 @@ const asciiBytes = `'SQL_ASCII'`
 
 // sqlLocal returns the settings that the server knows, as literals. search_path is already a list of identifiers. A
 // setting that only a superuser may set is omitted while it has the desired value.
-const sqlLocal = `SELECT s.name, CASE WHEN s.name = 'search_path' THEN s.value
-	WHEN s.name = 'client_encoding' AND current_setting('server_encoding') = 'SQL_ASCII' THEN quote_literal('SQL_ASCII') ELSE quote_literal(s.value) END FROM unnest($1::text[], $2::text[]) AS s(name, value)
-	JOIN pg_catalog.pg_settings AS p ON p.name = s.name
-	WHERE p.context <> 'superuser' OR current_setting(s.name) <> s.value`
+const sqlLocal = `SELECT s.name, CASE WHEN s.name OPERATOR(pg_catalog.=) 'search_path' THEN s.value
+		WHEN s.name OPERATOR(pg_catalog.=) 'client_encoding' AND pg_catalog.current_setting('server_encoding') OPERATOR(pg_catalog.=) 'SQL_ASCII'
+		THEN pg_catalog.quote_literal('SQL_ASCII') ELSE pg_catalog.quote_literal(s.value) END
+	FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[])) AS s(name, value)
+	JOIN pg_catalog.pg_settings AS p ON p.name OPERATOR(pg_catalog.=) s.name
+	WHERE p.context OPERATOR(pg_catalog.<>) 'superuser' OR pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`
 
 // IsShared reports whether each transaction may run in another session of the server.
 func (c *Conn) IsShared() bool { return c.settings != "" }

@@ -55,11 +55,13 @@ func Foreign() [][2]string {
 
 // sqlSet sets only settings with another value: an ordinary role may not set session_replication_role, even to its
 // current value. Settings unknown to the server are omitted. A database without an encoding returns its bytes
-// unchanged: with UTF8 one invalid row would fail the whole query.
-const sqlSet = `SELECT bool_and(set_config(s.name, s.value, false) IS NOT NULL) FROM (
-		SELECT name, CASE WHEN name = 'client_encoding' AND current_setting('server_encoding') = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE value END
-		FROM unnest($1::text[], $2::text[]) AS s(name, value)
-	) AS s(name, value) WHERE current_setting(s.name, true) <> s.value`
+// unchanged: with UTF8 one invalid row would fail the whole query. The search_path is still the default of role and database, and may
+// lead to objects of others: each name has its schema.
+const sqlSet = `SELECT pg_catalog.bool_and(pg_catalog.set_config(s.name, s.value, false) IS NOT NULL) FROM (
+		SELECT name, CASE WHEN name OPERATOR(pg_catalog.=) 'client_encoding' AND pg_catalog.current_setting('server_encoding') OPERATOR(pg_catalog.=) 'SQL_ASCII'
+			THEN 'SQL_ASCII' ELSE value END
+		FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[])) AS s(name, value)
+	) AS s(name, value) WHERE pg_catalog.current_setting(s.name, true) OPERATOR(pg_catalog.<>) s.value`
 
 // Set applies the settings to a direct session.
 func Set(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
@@ -70,21 +72,26 @@ func Set(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
 	return nil
 }
 
-// SetDirect is [Set] with [Settings] for a direct session. Through a pooler it changes nothing: another client may
-// get the session next.
-func SetDirect(ctx context.Context, conn *pgx.Conn) error { return setDirect(ctx, conn, Settings()) }
+// SetDirect is [Set] with [Settings] for a direct session, whose statements then find no objects but those of PostgreSQL without a
+// schema. Through a pooler it changes nothing: another client may get the session next.
+func SetDirect(ctx context.Context, conn *pgx.Conn) error {
+	return setDirect(ctx, conn, append(Settings(), searchNothing()))
+}
+
+// searchNothing returns the setting for statements that name the schema of each table.
+func searchNothing() [2]string { return [2]string{"search_path", "pg_catalog, pg_temp"} }
 
 // SetForeign is [SetDirect] with the settings of [Foreign].
 func SetForeign(ctx context.Context, conn *pgx.Conn) error { return setDirect(ctx, conn, Foreign()) }
 
-// RefuseHiddenDirect changes only how a direct session treats row level security, as [SetDirect] does.
+// RefuseHiddenDirect changes only how a direct session treats row level security, and its search_path, as [SetDirect] does.
 func RefuseHiddenDirect(ctx context.Context, conn *pgx.Conn) error {
-	return setDirect(ctx, conn, [][2]string{{"row_security", "off"}})
+	return setDirect(ctx, conn, [][2]string{{"row_security", "off"}, searchNothing()})
 }
 
 func setDirect(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
 	names, values := split(settings)
-	if _, err := conn.Exec(ctx, sqlSet+` AND pg_backend_pid() = $3::bigint`, pgx.QueryExecModeExec, names, values, int64(conn.PgConn().PID())); err != nil {
+	if _, err := conn.Exec(ctx, sqlSet+` AND pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $3::pg_catalog.int8`, pgx.QueryExecModeExec, names, values, int64(conn.PgConn().PID())); err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
 	return nil

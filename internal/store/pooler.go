@@ -93,7 +93,7 @@ func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pg
 // support that.
 func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	var n int64
-	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&n); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&n); err != nil {
 		return 0, fmt.Errorf("find the answering server process: %w", err)
 	}
 	return uint32(n), nil //nolint:gosec // a process id

@@ -70,6 +70,43 @@ func (w JSONWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
+// HTML returns a page with U+FFFD for each character of [Controls] in its text, except line ends and tabs. A form sends back the
+// values of its attributes and the text of a textarea: these stay as they are.
+func HTML(page []byte) []byte {
+	isForeign := func(r rune) bool { return Controls(r) && r != '\n' && r != '\r' && r != '\t' }
+	if !bytes.ContainsFunc(page, isForeign) {
+		return page
+	}
+
+	var out bytes.Buffer
+	isTyped := false // the text is of a textarea
+	for len(page) > 0 {
+		begin := bytes.IndexByte(page, '<')
+		if begin < 0 {
+			begin = len(page)
+		}
+		text := page[:begin]
+		if !isTyped {
+			text = bytes.Map(func(r rune) rune {
+				if isForeign(r) {
+					return unicode.ReplacementChar
+				}
+				return r
+			}, text)
+		}
+		out.Write(text)
+
+		tag := page[begin:]
+		if end := bytes.IndexByte(tag, '>'); end >= 0 {
+			tag = tag[:end+1]
+		}
+		out.Write(tag)
+		isTyped = bytes.HasPrefix(tag, []byte("<textarea"))
+		page = page[begin+len(tag):]
+	}
+	return out.Bytes()
+}
+
 // maxGrowth bounds how many times its size a JSON text may have with indents.
 const maxGrowth = 8
 

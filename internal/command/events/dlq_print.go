@@ -72,7 +72,7 @@ func (p printer) show(c ops.Case) error {
 		if e.Destination != "" {
 			to = " for " + command.Clean(e.Destination)
 		}
-		_, err := fmt.Fprintf(p.Out, "\n%s %s%s by %s (database user %s)\n  %s\n", cli.Moment(e.At), e.Action, to, command.Clean(e.Actor), command.Clean(e.DatabaseUser), command.Clean(string(e.Details)))
+		_, err := fmt.Fprintf(p.Out, "\n%s %s%s by %s (database user %s)\n  %s\n", cli.Moment(e.At), command.Clean(e.Action), to, command.Clean(e.Actor), command.Clean(e.DatabaseUser), command.Clean(string(e.Details)))
 		if err == nil && e.OldPayload != nil {
 			_, err = fmt.Fprintf(p.Out, "  the payload was %s\n", command.Lines(string(e.OldPayload)))
 		}
