@@ -16,7 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -268,7 +270,7 @@ func (r *Relay) Add(d Destination) error {
 		}
 		needs = append(needs, "exactly once")
 	}
-	if err := r.dispatcher.Add(d.Name, h, dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey}); err != nil {
+	if err := r.dispatcher.Add(d.Name, h, dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey, Type: typeOf(d.Handler)}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	for _, setting := range needs {
@@ -278,6 +280,23 @@ func (r *Relay) Add(d Destination) error {
 		r.starts[d.Name] = start
 	}
 	return nil
+}
+
+// typeOf returns the kind of a handler, for people: see [observe.DestinationStats].
+func typeOf(h delivery.Handler) string {
+	if h == nil { // which is refused
+		return ""
+	}
+	of := reflect.TypeOf(h)
+	name := strings.TrimPrefix(of.String(), "*")
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	module := reflect.TypeFor[Destination]().PkgPath()
+	if own, is := strings.CutPrefix(of.PkgPath(), module+"/handlers/"); is {
+		return own
+	}
+	return name
 }
 
 // keepsPosition refuses what a destination that keeps its own position cannot have.
@@ -474,10 +493,11 @@ func answeredSoon(ctx context.Context) (context.Context, context.CancelFunc) {
 // pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
 const pausePoll = time.Second
 
-// pauses honours the stored pauses of destinations.
+// pauses honours the stored pauses of destinations, and stores that it does, with the states of all destinations.
 type pauses struct {
-	relay *Relay
-	mu    sync.Mutex // held while pauses are read and honoured
+	relay    *Relay
+	mu       sync.Mutex                // held while pauses are read and honoured
+	reported []store.DestinationReport // as stored last
 }
 
 // changed applies a pause that was just stored, or its end. A concurrent follow has already applied its own reading when
@@ -501,10 +521,27 @@ func (p *pauses) honour(ctx context.Context) (now store.ClockReading, err error)
 		return now, err
 	}
 	p.relay.dispatcher.SetPaused(paused)
-	if confirmed {
+
+	reports := p.relay.reports()
+	if confirmed && slices.Equal(reports, p.reported) {
 		return now, nil
 	}
-	return now, p.relay.session.Confirm(ctx, paused)
+	if err := p.relay.session.Confirm(ctx, paused, reports); err != nil {
+		return now, err
+	}
+	p.reported = reports
+
+	return now, nil
+}
+
+// reports are the states of the relay's destinations, for people who ask another process.
+func (r *Relay) reports() []store.DestinationReport {
+	stats := r.dispatcher.Figures()
+	all := make([]store.DestinationReport, 0, len(stats))
+	for i := range stats {
+		all = append(all, store.ReportOf(&stats[i]))
+	}
+	return all
 }
 
 // follow applies the stored pauses until ctx ends, and watches the clock of the database. While the database does not
