@@ -103,7 +103,8 @@ type Relay struct {
 	engine     atomic.Pointer[eventEngine]  // nil before Run knows the mode of the table
 	queue      atomic.Pointer[queue.Engine] // nil unless the table is a queue; asked for figures before it is there
 	ran        atomic.Bool
-	stream     bool // the table is a stream; set by prepare
+	stopped    atomic.Pointer[error] // nil until Run has returned
+	stream     bool                  // the table is a stream; set by prepare
 }
 
 // New creates a relay for the database that pool connects to. Only [Relay.Ops] and [Relay.ReloadRefused] use the pool,
@@ -450,6 +451,18 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.ran.CompareAndSwap(false, true) {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
+	err := r.runOnce(ctx)
+	why := errors.New("the relay has stopped")
+	if err != nil {
+		why = fmt.Errorf("the relay has stopped: %w", err)
+	}
+	r.stopped.Store(&why)
+
+	return err
+}
+
+// runOnce is Run, of a relay that has not run yet.
+func (r *Relay) runOnce(ctx context.Context) error {
 	defer r.dispatcher.End()
 	if err := r.checkDeadLetters(); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -56,6 +57,9 @@ func (a Admin) validate() error {
 	}
 	if a.TLS.CertFile == "" && a.TLS.KeyFile != "" {
 		errs = append(errs, field.Errorf("admin.tls.cert_file", "missing: key_file needs its certificate"))
+	}
+	if err := admin.CheckPrefix(a.Prefix); err != nil {
+		errs = append(errs, field.Errorf("admin.prefix", "%w", err))
 	}
 	errs = append(errs, checkToken("admin.token", a.Token), checkToken("admin.read_only_token", a.ReadOnlyToken))
 	if a.Pprof && a.Token.IsZero() && !a.Local() {

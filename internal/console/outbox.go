@@ -47,11 +47,11 @@ type outbox struct {
 
 func newOutbox(c *Console, name string, from Outbox) *outbox {
 	o := &outbox{
-		Console: c, name: name, base: Path, relay: from.Relay, pauser: from.Pauser, router: from.Router, trouble: from.Trouble,
+		Console: c, name: name, base: c.path, relay: from.Relay, pauser: from.Pauser, router: from.Router, trouble: from.Trouble,
 		ended: make(chan struct{}), stop: func() {},
 	}
 	if c.cfg.Many {
-		o.base = Path + "outbox/" + url.PathEscape(name) + "/"
+		o.base = c.path + "outbox/" + url.PathEscape(name) + "/"
 	}
 	o.sampler = newSampler(from.Relay, o.tables.Load)
 	return o
