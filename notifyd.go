@@ -364,6 +364,12 @@ func (r *Relay) Stats() observe.Stats {
 	return s
 }
 
+// Config returns the settings of the relay, with their defaults.
+func (r *Relay) Config() Config { return r.config }
+
+// Pool returns the pool that was given to [New].
+func (r *Relay) Pool() *pgxpool.Pool { return r.pool }
+
 // connections returns the figures of the relay's own connections, and of the pool.
 func (r *Relay) connections() (all []observe.ConnectionStats) {
 	for _, c := range r.connector.Conns() {

@@ -17,6 +17,23 @@ type Relay interface {
 // ErrNotReady is the state of a relay that has just begun.
 var ErrNotReady = errors.New("the table has not been read yet")
 
+// Works returns why a relay does not work; nil if it does.
+func Works(relay interface {
+	Health() observe.Health
+	Ready() <-chan struct{}
+}) error {
+	h := relay.Health()
+	if err := h.Ready(); err != nil {
+		return err
+	}
+	select {
+	case <-relay.Ready():
+		return nil
+	default:
+		return ErrNotReady
+	}
+}
+
 // RelayChecks returns the conditions of readiness of a relay, and advice. The relay has begun to read once ready is closed. A
 // destination that is down does not count: a restart of the relay would not help.
 func RelayChecks(ready <-chan struct{}, relay Relay) []Check {
