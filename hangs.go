@@ -463,7 +463,12 @@ func (a *hangCheck) unsent(b *observe.Backlog, p *observe.Position, f *observe.P
 // Health says whether the relay works: whether the database answers, and whether the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
 func (r *Relay) Health() observe.Health {
+	var stopped error
+	if why := r.stopped.Load(); why != nil {
+		stopped = *why
+	}
 	return observe.Health{
+		Stopped:           stopped,
 		DatabaseDown:      r.dispatcher.DatabaseDown(),
 		DatabaseDownSince: r.dispatcher.DatabaseDownSince(),
 		DatabaseCure:      r.dispatcher.DatabaseCure(),

@@ -16,7 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,7 +106,8 @@ type Relay struct {
 	engine     atomic.Pointer[eventEngine]  // nil before Run knows the mode of the table
 	queue      atomic.Pointer[queue.Engine] // nil unless the table is a queue; asked for figures before it is there
 	ran        atomic.Bool
-	stream     bool // the table is a stream; set by prepare
+	stopped    atomic.Pointer[error] // nil until Run has returned
+	stream     bool                  // the table is a stream; set by prepare
 }
 
 // New creates a relay for the database that pool connects to. Only [Relay.Ops] and [Relay.ReloadRefused] use the pool,
@@ -271,7 +274,7 @@ func (r *Relay) Add(d Destination) error {
 		}
 		needs = append(needs, "exactly once")
 	}
-	if err := r.dispatcher.Add(d.Name, h, dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey}); err != nil {
+	if err := r.dispatcher.Add(d.Name, h, dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey, Type: typeOf(d.Handler)}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	for _, setting := range needs {
@@ -281,6 +284,23 @@ func (r *Relay) Add(d Destination) error {
 		r.starts[d.Name] = start
 	}
 	return nil
+}
+
+// typeOf returns the kind of a handler, for people: see [observe.DestinationStats].
+func typeOf(h delivery.Handler) string {
+	if h == nil { // which is refused
+		return ""
+	}
+	of := reflect.TypeOf(h)
+	name := strings.TrimPrefix(of.String(), "*")
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	module := reflect.TypeFor[Destination]().PkgPath()
+	if own, is := strings.CutPrefix(of.PkgPath(), module+"/handlers/"); is {
+		return own
+	}
+	return name
 }
 
 // keepsPosition refuses what a destination that keeps its own position cannot have.
@@ -346,6 +366,12 @@ func (r *Relay) Stats() observe.Stats {
 	s.Connections, s.Hangs = r.connections(), r.hangCheck.hangs()
 	return s
 }
+
+// Config returns the settings of the relay, with their defaults.
+func (r *Relay) Config() Config { return r.config }
+
+// Pool returns the pool that was given to [New].
+func (r *Relay) Pool() *pgxpool.Pool { return r.pool }
 
 // connections returns the figures of the relay's own connections, and of the pool.
 func (r *Relay) connections() (all []observe.ConnectionStats) {
@@ -434,6 +460,18 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.ran.CompareAndSwap(false, true) {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
+	err := r.runOnce(ctx)
+	why := errors.New("the relay has stopped")
+	if err != nil {
+		why = fmt.Errorf("the relay has stopped: %w", err)
+	}
+	r.stopped.Store(&why)
+
+	return err
+}
+
+// runOnce is Run, of a relay that has not run yet.
+func (r *Relay) runOnce(ctx context.Context) error {
 	defer r.dispatcher.End()
 	if err := r.checkDeadLetters(); err != nil {
 		return err
@@ -477,10 +515,11 @@ func answeredSoon(ctx context.Context) (context.Context, context.CancelFunc) {
 // pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
 const pausePoll = time.Second
 
-// pauses honours the stored pauses of destinations.
+// pauses honours the stored pauses of destinations, and stores that it does, with the states of all destinations.
 type pauses struct {
-	relay *Relay
-	mu    sync.Mutex // held while pauses are read and honoured
+	relay    *Relay
+	mu       sync.Mutex                // held while pauses are read and honoured
+	reported []store.DestinationReport // as stored last
 }
 
 // changed applies a pause that was just stored, or its end. A concurrent follow has already applied its own reading when
@@ -504,10 +543,27 @@ func (p *pauses) honour(ctx context.Context) (now store.ClockReading, err error)
 		return now, err
 	}
 	p.relay.dispatcher.SetPaused(paused)
-	if confirmed {
+
+	reports := p.relay.reports()
+	if confirmed && slices.Equal(reports, p.reported) {
 		return now, nil
 	}
-	return now, p.relay.session.Confirm(ctx, paused)
+	if err := p.relay.session.Confirm(ctx, paused, reports); err != nil {
+		return now, err
+	}
+	p.reported = reports
+
+	return now, nil
+}
+
+// reports are the states of the relay's destinations, for people who ask another process.
+func (r *Relay) reports() []store.DestinationReport {
+	stats := r.dispatcher.Figures()
+	all := make([]store.DestinationReport, 0, len(stats))
+	for i := range stats {
+		all = append(all, store.ReportOf(&stats[i]))
+	}
+	return all
 }
 
 // follow applies the stored pauses until ctx ends, and watches the clock of the database. While the database does not

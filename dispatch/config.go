@@ -17,6 +17,8 @@ type LaneConfig struct {
 	// RateKey applies the rate limit to each key separately; nil counts all events together. RateKey excludes a total
 	// order.
 	RateKey delivery.RateKey
+	// Type is the kind of the handler, for the figures.
+	Type string
 }
 
 // validate returns every mistake in c, joined.

@@ -512,15 +512,27 @@ func (noObserver) Observe(delivery.Incident) {}
 // Stats returns the current figures, without those of the engine. It is cheap and queries no server.
 func (d *Dispatcher) Stats() observe.Stats {
 	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseDownSince: d.database.downSince(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
+	s.Destinations = d.destinationStats((*lane).stats)
+	return s
+}
+
+// Figures returns the current figures of the destinations. It calls no handler, which may not return: [observe.DestinationStats]
+// have no reports of handlers here.
+func (d *Dispatcher) Figures() []observe.DestinationStats {
+	return d.destinationStats((*lane).figuresNow)
+}
+
+// destinationStats returns the figures of the destinations, merged from those of their lanes.
+func (d *Dispatcher) destinationStats(of func(*lane) observe.DestinationStats) (stats []observe.DestinationStats) {
 	for _, l := range d.firsts() {
-		all := l.stats()
+		all := of(l)
 		for _, other := range d.byName[l.dest.Name][1:] {
-			one := other.stats()
+			one := of(other)
 			merge(&all, &one)
 		}
-		s.Destinations = append(s.Destinations, all)
+		stats = append(stats, all)
 	}
-	return s
+	return stats
 }
 
 // Progress shows whether the lanes of a destination progress.

@@ -1417,10 +1417,25 @@ func (l *lane) TakeBack(p *Batch) {
 
 // stats returns the figures of the lane: see [merge].
 func (l *lane) stats() observe.DestinationStats {
+	s := l.figuresNow()
+	if r := l.target.reporter; r != nil {
+		var report delivery.Report
+		if err := safecall.Call("Report", func() { report = r.Report() }); err == nil {
+			report.Reason = safecall.Clean(report.Reason)
+			s.Report = &report
+		} else if !l.figures.reported.Swap(true) { // logged once, not with each scrape
+			l.log.Error("handler's Report method failed", "err", err)
+		}
+	}
+	return s
+}
+
+// figuresNow returns the figures of the lane, without those that the handler reports. It does not call the handler.
+func (l *lane) figuresNow() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.dest.Name, DeadLettersTo: l.dest.OnDead.To, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.workers.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
+		Name: l.dest.Name, Type: l.dest.Type, DeadLettersTo: l.dest.OnDead.To, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.workers.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
 	}
 	counts := l.countsLocked()
 	if counts {
@@ -1437,15 +1452,6 @@ func (l *lane) stats() observe.DestinationStats {
 	l.figures.read(&s)
 	if counts {
 		l.figures.readTrouble(&s.Trouble)
-	}
-	if r := l.target.reporter; r != nil {
-		var report delivery.Report
-		if err := safecall.Call("Report", func() { report = r.Report() }); err == nil {
-			report.Reason = safecall.Clean(report.Reason)
-			s.Report = &report
-		} else if !l.figures.reported.Swap(true) { // logged once, not with each scrape
-			l.log.Error("handler's Report method failed", "err", err)
-		}
 	}
 	return s
 }

@@ -210,7 +210,7 @@ func TestMergeKnowsAllFigures(t *testing.T) {
 	t.Parallel()
 	var one, sum observe.DestinationStats
 	fill(reflect.ValueOf(&one).Elem())
-	one.Name, one.DeadLettersTo, one.Report = "", "", nil
+	one.Name, one.Type, one.DeadLettersTo, one.Report = "", "", "", nil
 	if merge(&sum, &one); !reflect.DeepEqual(sum, one) {
 		t.Errorf("%+v\nwant %+v", sum, one)
 	}

@@ -15,6 +15,8 @@ type Health struct {
 	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong password; empty
 	// otherwise.
 	DatabaseCure string
+	// Stopped is set once Run has returned, with its error if there was one.
+	Stopped error
 	// Hangs are the kinds of work that are due and do not move, although nothing holds them back, with the longest hang
 	// first; nil while all work moves.
 	Hangs []Hang
@@ -37,10 +39,14 @@ type Hang struct {
 
 // Ready returns nil if the relay works, and otherwise the reason why it does not.
 func (h *Health) Ready() error {
-	if h.DatabaseDown {
-		return errors.Join(errors.New(DatabaseTrouble(h.DatabaseCure, h.DatabaseDownSince)), hung(h.Hangs, false))
+	var down error
+	switch {
+	case h.Stopped != nil: // the state of the database was read before
+		return h.Stopped
+	case h.DatabaseDown:
+		down = errors.New(DatabaseTrouble(h.DatabaseCure, h.DatabaseDownSince))
 	}
-	return hung(h.Hangs, false)
+	return errors.Join(down, hung(h.Hangs, false))
 }
 
 // DatabaseTrouble says in words that the database does not answer, or with a cure, that it refuses the relay, and since

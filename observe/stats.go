@@ -131,6 +131,8 @@ type NotBegun struct {
 // as unwell as the worst of the shards that this relay delivers.
 type DestinationStats struct {
 	Name string
+	// Type is the kind of the handler: for a handler of this module its package, such as webhook, and otherwise its Go type.
+	Type string
 	// DeadLettersTo is the destination that receives a report of each dead letter; empty if none does.
 	DeadLettersTo string
 	// Delivered, Failed, Dead and Released count answers: acknowledged, to be retried, dead, and

@@ -486,7 +486,8 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     version    text        NOT NULL DEFAULT '',
     config     text        NOT NULL DEFAULT '',
     refused    text,
-    paused     text[]
+    paused     text[],
+    destinations jsonb
 );
 COMMENT ON TABLE outbox_relays IS
     'The live relays, and the report of each; for people, no relay depends on it. A row without the lock of its owner is out of date.';
@@ -499,6 +500,7 @@ COMMENT ON COLUMN outbox_relays.started_at IS 'When the process was started.';
 COMMENT ON COLUMN outbox_relays.loaded_at IS 'When the configuration in force was read.';
 COMMENT ON COLUMN outbox_relays.refused IS 'Why the last reload was refused: the configuration before it is in force. NULL: it was not.';
 COMMENT ON COLUMN outbox_relays.paused IS 'The paused destinations to which the relay begins no delivery. NULL: it has confirmed nothing yet.';
+COMMENT ON COLUMN outbox_relays.destinations IS 'The destinations of the relay: name, type and state. NULL: it has reported nothing yet.';
 
 -- Who did what to which event, written in the transaction that did it.
 CREATE TABLE IF NOT EXISTS outbox_audit (

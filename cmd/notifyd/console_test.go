@@ -33,13 +33,21 @@ func visit(t *testing.T, r *reloadable) visitor {
 	if address == nil {
 		t.Fatalf("the address is not said:\n%s", r.stderr.text())
 	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return visitor{t, &http.Client{Jar: jar, Transport: transport}, "http://" + address[1]}
+	v := visitor{T: t, base: "http://" + address[1]}
+	v.client = v.newClient(transport)
+	return v
+}
+
+// newClient returns a client that keeps cookies.
+func (v visitor) newClient(transport http.RoundTripper) *http.Client {
+	v.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		v.Fatal(err)
+	}
+	return &http.Client{Jar: jar, Transport: transport}
 }
 
 func (v visitor) get(path string) (code int, text string) {

@@ -73,7 +73,7 @@ func TestConsolePage(t *testing.T) {
 			configs = append(configs, "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+st.text)
 		}
 	}
-	if len(configs) != 3 {
+	if len(configs) != 4 {
 		t.Fatalf("%d configurations", len(configs))
 	}
 	s := newStage(t, database(t), "0.0.0.0:9470", "127.0.0.1:9470")
@@ -93,7 +93,13 @@ func TestConsolePage(t *testing.T) {
 	s.stop()
 
 	s = newStage(t, database(t), "127.0.0.1:9470", "127.0.0.1:9470")
+	s.run("export ADMIN_TOKEN=" + token)
 	s.relay(configs[2])
+	s.command(step{text: "curl -sL " + link}, act{says: `action="/ops/console/login"`})
+	s.stop()
+
+	s = newStage(t, database(t), "127.0.0.1:9470", "127.0.0.1:9470")
+	s.relay(configs[3])
 	s.command(step{text: "curl -sf -H 'X-Forwarded-User: ann' " + link}, act{says: `(?s)>ann<.*audit`})
 	s.stop()
 }

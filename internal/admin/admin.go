@@ -52,6 +52,8 @@ type Server struct {
 type Config struct {
 	// Address is the host:port to listen on.
 	Address string
+	// Prefix is the path below which clients see the endpoints, such as "/ops"; "" for none. See [CheckPrefix].
+	Prefix string
 	// Version is the answer of /version.
 	Version string
 	// Metrics are served at /metrics.
@@ -66,8 +68,8 @@ type Config struct {
 	// Token is required for everything but /livez and the bare answer of /readyz;
 	// nil for none.
 	Token *Verifier
-	// Pprof serves /debug/pprof/.
-	Pprof bool
+	// Profiles serves /debug/pprof/; nil for no profiles.
+	Profiles http.Handler
 	// Console serves /console/; nil for no console. The guard does not check its requests for the token, because a
 	// browser cannot send one. The console has a separate login.
 	Console http.Handler
@@ -92,7 +94,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
 	}
 	return &Server{listener: l, log: log, http: &http.Server{
-		Handler:           sized(handler(cfg, l.Addr())),
+		Handler:           Handler(cfg),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ConnState: (&conns{most: maxConns, all: make(map[net.Conn]client)}).note, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
@@ -135,9 +137,11 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("admin server: %w", err)
 }
 
-func handler(cfg Config, at net.Addr) http.Handler {
-	mux, g := http.NewServeMux(), newGuard(cfg.Token, cfg.Address, at)
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
+// Handler returns the handler of a server, without what only a server has: its address, its certificate, its time-outs and the
+// bounds on connections and headers.
+func Handler(cfg Config) http.Handler {
+	mux, g, at := http.NewServeMux(), newGuard(cfg.Token, cfg.Address), cfg.Prefix
+	mux.HandleFunc("GET "+at+"/livez", func(w http.ResponseWriter, r *http.Request) {
 		switch err := liveness(cfg.Live); {
 		case err == nil:
 			say(w, http.StatusOK, "ok\n")
@@ -147,7 +151,7 @@ func handler(cfg Config, at net.Addr) http.Handler {
 			say(w, http.StatusServiceUnavailable, "not live; with the token the answer says why\n")
 		}
 	})
-	mux.Handle("GET /version", g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
+	mux.Handle("GET "+at+"/version", g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		code, text := readiness(cfg.Checks)
 		switch {
@@ -158,17 +162,17 @@ func handler(cfg Config, at net.Addr) http.Handler {
 		}
 		say(w, code, text)
 	}
-	mux.HandleFunc("GET /readyz", ready)
-	mux.HandleFunc("GET /healthz", ready)
-	mux.Handle("GET /metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true})))
-	if cfg.Pprof {
-		mux.Handle("GET /debug/pprof/", g.protect(profiles()))
+	mux.HandleFunc("GET "+at+"/readyz", ready)
+	mux.HandleFunc("GET "+at+"/healthz", ready)
+	mux.Handle("GET "+at+"/metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true})))
+	if cfg.Profiles != nil {
+		mux.Handle("GET "+at+"/debug/pprof/", g.protect(http.StripPrefix(at, cfg.Profiles)))
 	}
 	if cfg.Console != nil {
-		mux.Handle("/console/", cfg.Console)
-		mux.Handle("GET /{$}", http.RedirectHandler("/console/", http.StatusSeeOther))
+		mux.Handle(at+consolePath, cfg.Console)
+		mux.Handle("GET "+at+"/{$}", http.RedirectHandler(at+consolePath, http.StatusSeeOther))
 	}
-	return mux
+	return sized(prefixed(at, mux))
 }
 
 // sized refuses requests that give no length of their body in advance. Proxies and servers differ about where such a

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/profiles"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -65,7 +67,7 @@ func (a Access) must(t *testing.T, path string, want int) string {
 func TestToken(t *testing.T) {
 	t.Parallel()
 	trouble := errors.New("the database does not answer")
-	address := serve(t, Config{Token: NewVerifier(handlers.NewSecret(token)), Pprof: true, Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
+	address := serve(t, Config{Token: NewVerifier(handlers.NewSecret(token)), Profiles: profiles.Handler(), Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
 	right := Access{Address: address, Token: handlers.NewSecret(token)}
 	if text := right.must(t, "/readyz", http.StatusServiceUnavailable); !strings.Contains(text, trouble.Error()) {
 		t.Errorf("with the token the answer is %q", text)
@@ -235,7 +237,7 @@ func TestForeignNames(t *testing.T) {
 		defer response.Body.Close() //nolint:errcheck // nothing of it is read
 		return response.StatusCode
 	}
-	open, guarded := serve(t, Config{Pprof: true}), serve(t, Config{Pprof: true, Token: NewVerifier(handlers.NewSecret(token))})
+	open, guarded := serve(t, Config{Profiles: profiles.Handler()}), serve(t, Config{Profiles: profiles.Handler(), Token: NewVerifier(handlers.NewSecret(token))})
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/version"} {
 		for host, want := range map[string]int{
 			"evil.example": http.StatusMisdirectedRequest, "evil.example:9470": http.StatusMisdirectedRequest, "localhost.evil.example": http.StatusMisdirectedRequest,
@@ -262,12 +264,16 @@ func TestForeignNames(t *testing.T) {
 	}{
 		{"relay.internal:9470", net.IPv4(127, 0, 0, 1), "relay.internal:9470", true},
 		{"relay.internal:9470", net.IPv4(127, 0, 0, 1), "other.internal", false},
-		{":9470", net.IPv4zero, "notifyd.shop.svc:9470", true},
+		{":9470", net.IPv4(10, 0, 0, 1), "notifyd.shop.svc:9470", true},
+		{":9470", net.IPv4(127, 0, 0, 1), "notifyd.shop.svc:9470", false}, // listening on all addresses is no reason to answer a foreign page
 		{"10.0.0.1:9470", net.IPv4(10, 0, 0, 1), "notifyd.shop.svc", true},
 		{":9470", net.IPv4(127, 0, 0, 1), "", true},
 		{":9470", net.IPv4(127, 0, 0, 1), ":9470", false},
 	} {
-		if got := newGuard(nil, c.address, &net.TCPAddr{IP: c.ip}).knows(c.host); got != c.want {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+		r = r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: c.ip}))
+		r.Host = c.host
+		if got := newGuard(nil, c.address).knows(r); got != c.want {
 			t.Errorf("listening on %s at %s, %q is known: %v", c.address, c.ip, c.host, got)
 		}
 	}

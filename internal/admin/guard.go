@@ -3,15 +3,34 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"net/netip"
 	"strings"
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/handlers"
 )
+
+// minToken is the length of a token that cannot be guessed, in bytes.
+const minToken = 16
+
+// CheckToken returns an error for a token that is too short, or that no header can carry, and nil for an empty one.
+func CheckToken(token handlers.Secret) error {
+	text := token.Reveal()
+	switch {
+	case text == "":
+		return nil
+	case len(text) < minToken:
+		return fmt.Errorf("is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
+	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return errors.New("has characters that a header cannot carry: use letters and digits")
+	default:
+		return nil
+	}
+}
 
 // Verifier recognizes a token without holding it. NewVerifier creates one. It is safe for concurrent use.
 type Verifier struct {
@@ -44,24 +63,27 @@ func (v *Verifier) Verify(token string) bool {
 type guard struct {
 	*Verifier
 
-	open  bool
-	local bool   // listens on loopback
-	host  string // of the configured address
+	open bool
+	host string // of the configured address
 }
 
-func newGuard(token *Verifier, address string, at net.Addr) guard {
+func newGuard(token *Verifier, address string) guard {
 	g := guard{Verifier: token, open: token == nil}
-	if tcp, ok := at.(*net.TCPAddr); ok {
-		g.local = tcp.IP.IsLoopback()
-	}
-	g.host, _, _ = net.SplitHostPort(address) // it was listened on
+	g.host, _, _ = net.SplitHostPort(address) // "" where the program listens
 	return g
 }
 
-// knows reports whether host is a name of this server. Without a token, only programs on this machine can reach a server
-// on loopback. A web page whose host name resolves to this machine (DNS rebinding) could otherwise read the answers.
-func (g guard) knows(host string) bool {
-	if !g.open || !g.local || host == "" { // every browser sends a Host
+// isLocal reports whether a request came in over loopback, so that its sender runs on this machine.
+func isLocal(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && at.IP.IsLoopback()
+}
+
+// knows reports whether the request names this server as its host. Without a token, only programs on this machine can reach a
+// server on loopback. A web page whose host name resolves to this machine (DNS rebinding) could otherwise read the answers.
+func (g guard) knows(r *http.Request) bool {
+	host := r.Host
+	if !g.open || !isLocal(r) || host == "" { // every browser sends a Host
 		return true
 	}
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -75,7 +97,7 @@ func (g guard) knows(host string) bool {
 // allows reports whether the request has the token, or no token is set.
 func (g guard) allows(r *http.Request) bool {
 	if g.open {
-		return g.knows(r.Host)
+		return g.knows(r)
 	}
 	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return g.Verify(strings.TrimSpace(shown)) && strings.EqualFold(scheme, "Bearer")
@@ -84,25 +106,15 @@ func (g guard) allows(r *http.Request) bool {
 // protect passes only allowed requests to h.
 func (g guard) protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.knows(r.Host) {
-			say(w, http.StatusMisdirectedRequest, "without admin.token this answers to an address, to localhost, or to the host of admin.listen only\n")
+		if !g.knows(r) {
+			say(w, http.StatusMisdirectedRequest, "without a token this answers to an address, to localhost, or to the host of admin.listen only: set admin.token\n")
 			return
 		}
 		if !g.allows(r) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="notifyd"`)
-			say(w, http.StatusUnauthorized, "this needs the token of admin.token: Authorization: Bearer <token>\n")
+			say(w, http.StatusUnauthorized, "this needs the token (admin.token): Authorization: Bearer <token>\n")
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-// profiles serves pprof. The command line is left out: it may hold a connection string.
-func profiles() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return mux
 }

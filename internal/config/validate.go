@@ -6,13 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/laneconf"
@@ -47,9 +46,6 @@ func checkListen(path, address string) error {
 	return nil
 }
 
-// minToken is the length of a token that cannot be guessed, in bytes.
-const minToken = 16
-
 func (a Admin) validate() error {
 	var errs []error
 	if a.TLS.CertFile != "" && a.TLS.KeyFile == "" {
@@ -57,6 +53,9 @@ func (a Admin) validate() error {
 	}
 	if a.TLS.CertFile == "" && a.TLS.KeyFile != "" {
 		errs = append(errs, field.Errorf("admin.tls.cert_file", "missing: key_file needs its certificate"))
+	}
+	if err := admin.CheckPrefix(a.Prefix); err != nil {
+		errs = append(errs, field.Errorf("admin.prefix", "%w", err))
 	}
 	errs = append(errs, checkToken("admin.token", a.Token), checkToken("admin.read_only_token", a.ReadOnlyToken))
 	if a.Pprof && a.Token.IsZero() && !a.Local() {
@@ -66,14 +65,8 @@ func (a Admin) validate() error {
 }
 
 func checkToken(path string, token handlers.Secret) error {
-	text := token.Reveal()
-	switch {
-	case text == "":
-		return nil
-	case len(text) < minToken:
-		return field.Errorf(path, "is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
-	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return field.Errorf(path, "has characters that a header cannot carry: use letters and digits")
+	if err := admin.CheckToken(token); err != nil {
+		return field.Errorf(path, "%w", err)
 	}
 	return nil
 }
@@ -94,22 +87,17 @@ func (a Admin) checkReadOnlyToken() error {
 	return nil
 }
 
-// headerName is a request header that a proxy may set. A name with an underscore would be confused with one with a hyphen.
-var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
-
 // checkActor checks the header that names the actor, and the proxies that may set it.
 func (a Admin) checkActor() error {
 	const path = "admin.actor_header"
-	secret := slices.ContainsFunc([]string{"Authorization", "Proxy-Authorization", "Cookie"}, func(name string) bool { return strings.EqualFold(name, a.ActorHeader) })
+	wrong := admin.CheckActorHeader(a.ActorHeader)
 	switch {
 	case a.ActorHeader == "" && len(a.TrustedProxies) == 0:
 		return nil
 	case a.ActorHeader == "":
 		return field.Errorf("admin.trusted_proxies", "has no effect without admin.actor_header, such as X-Forwarded-User")
-	case !headerName.MatchString(a.ActorHeader):
-		return field.Errorf(path, "must be the name of a header, of letters, digits and hyphens, such as X-Forwarded-User")
-	case secret:
-		return field.Errorf(path, "%s holds a secret, which would go into the audit: name the header with the person's name, such as X-Forwarded-User", a.ActorHeader)
+	case wrong != nil:
+		return field.Errorf(path, "%w", wrong)
 	case !a.Console:
 		return field.Errorf(path, "has no effect without admin.console")
 	case len(a.TrustedProxies) == 0:
@@ -141,13 +129,10 @@ func parseProxy(text string) (netip.Prefix, error) {
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(text)
-	switch {
-	case err != nil || p.Addr().Is4In6():
+	if err != nil || p.Addr().Is4In6() {
 		return netip.Prefix{}, errors.New("must be an address or a network, such as 127.0.0.1 or 10.1.0.0/16")
-	case p.Bits() == 0:
-		return netip.Prefix{}, errors.New("trusts every client: name the addresses of the proxies")
 	}
-	return p.Masked(), nil
+	return p.Masked(), admin.CheckProxy(p)
 }
 
 // checkConsole keeps a console without a token on this machine.

@@ -30,7 +30,7 @@ import (
 	"github.com/notifyd/notifyd/ops"
 )
 
-// Path is the console's path on the server that serves it.
+// Path is the console's path on the server that serves it, below [Config.Prefix].
 const Path = "/console/"
 
 // maxForm bounds the body of a request, in bytes.
@@ -88,6 +88,8 @@ type Outbox struct {
 
 // Config is the content and the rights of a console.
 type Config struct {
+	// Prefix is the path below which browsers see the server, such as "/ops"; "" for none. See admin.CheckPrefix.
+	Prefix string
 	// Many means that outboxes have names, and separate pages. Otherwise the only outbox has the name "".
 	Many bool
 	// Token verifies logins. Nil admits every request that uses a loopback name for
@@ -106,7 +108,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Console is an http.Handler for [Path] and all paths below. The pages of an outbox exist after Add, and have
+// Console is an http.Handler for [Path] below the prefix, and all paths below. The pages of an outbox exist after Add, and have
 // figures while Run runs. It is safe for concurrent use.
 type Console struct {
 	cfg     Config
@@ -114,6 +116,7 @@ type Console struct {
 	origins http.CrossOriginProtection // refuses forms of other sites
 	pages   map[string]*template.Template
 	mux     *http.ServeMux
+	path    string // with the prefix; all pages are below it
 	base    string // pattern of the paths of an outbox
 	streams streams
 
@@ -131,9 +134,10 @@ func New(cfg Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), base: Path, outboxes: make(map[string]*outbox)}
+	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), path: cfg.Prefix + Path, outboxes: make(map[string]*outbox)}
+	c.base = c.path
 	if cfg.Many {
-		c.base = Path + "outbox/{outbox}/"
+		c.base += "outbox/{outbox}/"
 	}
 	c.door.console = c
 	c.routes()
@@ -259,13 +263,13 @@ func (c *Console) routes() {
 	if err != nil {
 		panic(fmt.Errorf("console: bug: %w", err)) // the directory is embedded
 	}
-	c.mux.Handle("GET "+Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
-	c.mux.HandleFunc("GET "+Path+"login", c.door.showLogin)
-	c.mux.HandleFunc("POST "+Path+"login", c.door.login)
-	c.mux.Handle("POST "+Path+"logout", inside(c.door.logout))
+	c.mux.Handle("GET "+c.path+"static/", http.StripPrefix(c.path+"static/", http.FileServerFS(static)))
+	c.mux.HandleFunc("GET "+c.path+"login", c.door.showLogin)
+	c.mux.HandleFunc("POST "+c.path+"login", c.door.login)
+	c.mux.Handle("POST "+c.path+"logout", inside(c.door.logout))
 	if c.cfg.Many {
-		c.mux.Handle("GET "+Path+"{$}", inside(c.list))
-		c.mux.Handle("GET "+Path+"switch", inside(c.change))
+		c.mux.Handle("GET "+c.path+"{$}", inside(c.list))
+		c.mux.Handle("GET "+c.path+"switch", inside(c.change))
 	}
 	for path, page := range views() {
 		c.mux.Handle("GET "+c.base+path, inside(c.of(page)))
@@ -273,7 +277,7 @@ func (c *Console) routes() {
 	for path, page := range actions() {
 		c.mux.Handle("POST "+c.base+path, inside(c.act(c.of(page))))
 	}
-	c.mux.Handle(Path, inside(func(http.ResponseWriter, *http.Request, viewer) error {
+	c.mux.Handle(c.path, inside(func(http.ResponseWriter, *http.Request, viewer) error {
 		return notFound("There is no such page.")
 	}))
 }
@@ -332,6 +336,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // page is the data of every template.
 type page struct {
 	Title    string
+	Root     string   // the path of the console
 	Base     string   // the path of the outbox; "" for a page of none
 	Outbox   string   // its name, "" for the only one
 	Outboxes []string // all names, for the switcher; nil for none
@@ -349,7 +354,7 @@ type page struct {
 // newPage fills in the fields of all pages. The outbox is nil for a page of none.
 func (c *Console) newPage(o *outbox, title, nav string, v viewer, body any) page {
 	p := page{
-		Title: title, Nav: nav, Version: c.cfg.Version, LoggedIn: v.session != "",
+		Title: title, Root: c.path, Nav: nav, Version: c.cfg.Version, LoggedIn: v.session != "",
 		ReadOnly: c.readOnly(v), Actor: v.actor, At: time.Now(), Body: body,
 	}
 	if o != nil {
@@ -406,16 +411,16 @@ type errorBody struct {
 }
 
 // backOf returns the page of the console that led to a request. A page that answers a form names the list before it.
-func backOf(r *http.Request) string {
+func (c *Console) backOf(r *http.Request) string {
 	if list := r.PostForm.Get("list"); list != "" {
-		return localPath(list)
+		return c.localPath(list)
 	}
 	from, err := url.Parse(r.Referer())
-	if err != nil || from.Path == "" || from.Path == Path+"login" {
+	if err != nil || from.Path == "" || from.Path == c.path+"login" {
 		return ""
 	}
-	back := localPath((&url.URL{Path: from.Path, RawQuery: from.RawQuery}).String())
-	if back == Path && from.Path != Path {
+	back := c.localPath((&url.URL{Path: from.Path, RawQuery: from.RawQuery}).String())
+	if back == c.path && from.Path != c.path {
 		return "" // a page of somebody else
 	}
 	return back
@@ -448,7 +453,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err err
 			c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 		}
 	}
-	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r), backOf(r)})); err != nil {
+	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r), c.backOf(r)})); err != nil {
 		http.Error(w, f.text, f.code)
 	}
 }

@@ -237,7 +237,7 @@ func (o *outbox) discard(w http.ResponseWriter, r *http.Request, v viewer) error
 	case len(f.Events) == 1:
 		target = o.eventPath(f.Events[0]) + "?"
 	case list != "": // with its filter
-		target = localPath(list) + "&"
+		target = o.localPath(list) + "&"
 		q.Del("destination")
 		q.Del("type")
 		q.Del("fingerprint")

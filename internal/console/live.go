@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -91,8 +92,8 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	}
 	defer done()
 	control := http.NewResponseController(w)
-	// The server's own limits are for answers that end.
-	if err := control.SetReadDeadline(time.Time{}); err != nil {
+	// The server's own limits are for answers that end. Middleware of a program may hide them.
+	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("stream: %w", err)
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -110,7 +111,7 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 			o.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 			return nil
 		}
-		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
+		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return nil // the connection is gone
 		}
 		if err := send(w, text); err != nil || control.Flush() != nil {

@@ -50,12 +50,12 @@ type outbox struct {
 
 func newOutbox(c *Console, name string, from Outbox) *outbox {
 	o := &outbox{
-		Console: c, name: name, base: Path, relay: from.Relay, pauser: from.Pauser, router: from.Router, trouble: from.Trouble,
+		Console: c, name: name, base: c.path, relay: from.Relay, pauser: from.Pauser, router: from.Router, trouble: from.Trouble,
 		ended: make(chan struct{}), stop: func() {},
 		turns: make(chan struct{}, max(1, from.Database.Pool.Config().MaxConns/2)),
 	}
 	if c.cfg.Many {
-		o.base = Path + "outbox/" + url.PathEscape(name) + "/"
+		o.base = c.path + "outbox/" + url.PathEscape(name) + "/"
 	}
 	o.sampler = newSampler(from.Relay, o.tables.Load)
 	return o

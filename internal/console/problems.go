@@ -201,22 +201,9 @@ func relayOf(stats observe.Stats, at time.Time) *status.Relay {
 		r.Hangs = append(r.Hangs, h.Reason)
 	}
 	for _, d := range stats.Destinations {
-		r.Destinations = append(r.Destinations, status.RelayDestination{
-			Name: d.Name, Down: d.Down, State: d.State.String(), Paused: d.Paused, RateLimited: d.RateLimited,
-			Gap: d.Gap.Seconds(), ThrottledFor: max(0, -seconds(at, d.Trouble.ThrottledUntil)), ThrottledBy: d.Trouble.ThrottledBy, DownFor: seconds(at, d.Trouble.DownSince), NextProbe: max(0, -seconds(at, d.Trouble.NextProbe)),
-			FailingEvents: float64(d.Trouble.Failures), Failing: seconds(at, d.Trouble.FailingSince),
-			Stuck: d.Stuck, Running: d.Running, Queued: d.Queued,
-		})
+		r.Destinations = append(r.Destinations, status.DestinationOf(&d, at))
 	}
 	return r
-}
-
-// seconds is the time since a moment; 0 for none.
-func seconds(at, since time.Time) float64 {
-	if since.IsZero() {
-		return 0
-	}
-	return at.Sub(since).Seconds()
 }
 
 // oneLine returns the text of an error in one line.

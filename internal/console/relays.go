@@ -34,7 +34,7 @@ type relayRow struct {
 	store.Program
 
 	Here     bool     // it serves this page
-	Delivers []string // destinations; nil where that is known to the relay only
+	Delivers []string // destinations; nil where they are not known
 	Well     bool
 	session  store.RelaySession
 }
@@ -66,6 +66,11 @@ func (o *outbox) relays(w http.ResponseWriter, r *http.Request, v viewer) error 
 	for i := range b.Relays {
 		row := &b.Relays[i]
 		row.Well = row.Refused == "" && (!row.Here || !troubled(s.stats))
+		if row.Delivers == nil && !b.Stream {
+			for _, d := range row.Destinations {
+				row.Delivers = append(row.Delivers, d.Name)
+			}
+		}
 		if row.Here && row.Delivers == nil {
 			row.Delivers = s.configured()
 		}

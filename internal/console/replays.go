@@ -221,7 +221,7 @@ func (o *outbox) showReplay(w http.ResponseWriter, r *http.Request, v viewer) er
 	}
 	b := o.replayBody(found, o.readOnly(v))
 	if list := r.URL.Query().Get("list"); list != "" {
-		b.Back = localPath(list)
+		b.Back = o.localPath(list)
 	}
 	p := o.newPage("Replay", "dead", v, b)
 	p.Live = "replay"

@@ -222,11 +222,14 @@ func TestNextPageIsOurs(t *testing.T) {
 	t.Parallel()
 	for next, want := range map[string]string{
 		"/console/dead?type=a": "/console/dead?type=a", "https://evil.example/": Path, "//evil.example/": Path, "": Path, "/metrics": Path,
-		"/console/../../metrics": Path, "/console/..": Path, "/console/%2e%2e/metrics": Path, "/console/a/../b": "/console/a/../b", "/console/\x00": Path,
+		"/console/../../metrics": Path, "/other/console/": Path, "/console/..": Path, "/console/%2e%2e/metrics": Path, "/console/a/../b": "/console/a/../b", "/console/\x00": Path,
 		"/console/\\evil": Path, "/console/\r\nX: y": Path,
 	} {
-		if got := localPath(next); got != want {
-			t.Errorf("%q leads to %q", next, got)
+		for _, prefix := range []string{"", "/ops"} {
+			c := &Console{path: prefix + Path}
+			if got := c.localPath(strings.ReplaceAll(next, Path, prefix+Path)); got != strings.ReplaceAll(want, Path, prefix+Path) {
+				t.Errorf("below %q, %q leads to %q", prefix, next, got)
+			}
 		}
 	}
 }

@@ -207,8 +207,8 @@ func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
 		d.console.fail(w, r, viewer{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
 		return
 	}
-	target := Path + "login"
-	if r.URL.Path != Path {
+	target := d.console.path + "login"
+	if r.URL.Path != d.console.path {
 		target += "?next=" + url.QueryEscape(r.URL.RequestURI())
 	}
 	http.Redirect(w, r, target, http.StatusSeeOther)
@@ -240,19 +240,19 @@ type loginBody struct {
 
 // localPath returns the page after the login: always a page of the console,
 // whatever the request names.
-func localPath(next string) string {
+func (c *Console) localPath(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.IsAbs() || u.Host != "" || strings.ContainsAny(next, "\\\r\n") {
-		return Path
+		return c.path
 	}
-	if whole := strings.TrimSuffix(path.Clean(u.Path), "/") + "/"; strings.HasPrefix(u.Path, Path) && strings.HasPrefix(whole, Path) { // .. leaves it
+	if whole := strings.TrimSuffix(path.Clean(u.Path), "/") + "/"; strings.HasPrefix(u.Path, c.path) && strings.HasPrefix(whole, c.path) { // .. leaves it
 		return next
 	}
-	return Path
+	return c.path
 }
 
 func (d *door) showLogin(w http.ResponseWriter, r *http.Request) {
-	next := localPath(r.URL.Query().Get("next"))
+	next := d.console.localPath(r.URL.Query().Get("next"))
 	if _, in := d.viewer(r); in || d.console.cfg.Token == nil {
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 		return
@@ -267,7 +267,7 @@ func (d *door) login(w http.ResponseWriter, r *http.Request) {
 		d.console.fail(w, r, viewer{}, badRequest("The form is malformed."))
 		return
 	}
-	next := localPath(r.PostForm.Get("next"))
+	next := d.console.localPath(r.PostForm.Get("next"))
 	readOnly, ok := d.verify(strings.TrimSpace(r.PostForm.Get("token")))
 	if !ok { // the right token gets in however many wrong ones were tried from the same proxy
 		if allowed, isFirst := d.attempts.allow(r.RemoteAddr, time.Now()); !allowed {
@@ -286,7 +286,7 @@ func (d *door) login(w http.ResponseWriter, r *http.Request) {
 	}
 	old, _ := d.viewer(r)
 	d.sessions.close(old.session)
-	setCookie(w, r, d.sessions.open(time.Now(), readOnly), sessionLife)
+	d.setCookie(w, r, d.sessions.open(time.Now(), readOnly), sessionLife)
 	d.console.cfg.Log.InfoContext(r.Context(), "console login", "read_only", readOnly, "remote", r.RemoteAddr)
 	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 }
@@ -302,14 +302,14 @@ func (d *door) verify(token string) (readOnly, ok bool) {
 
 func (d *door) logout(w http.ResponseWriter, r *http.Request, v viewer) error {
 	d.sessions.close(v.session)
-	setCookie(w, r, "", -time.Second)
-	http.Redirect(w, r, Path, http.StatusSeeOther)
+	d.setCookie(w, r, "", -time.Second)
+	http.Redirect(w, r, d.console.path, http.StatusSeeOther)
 	return nil
 }
 
-func setCookie(w http.ResponseWriter, r *http.Request, id session, life time.Duration) {
+func (d *door) setCookie(w http.ResponseWriter, r *http.Request, id session, life time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // Secure under TLS: without, it would never come back
-		Name: cookieName, Value: string(id), Path: Path, MaxAge: int(life.Seconds()),
+		Name: cookieName, Value: string(id), Path: d.console.path, MaxAge: int(life.Seconds()),
 		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/console"
+	"github.com/notifyd/notifyd/internal/profiles"
 )
 
 // adminMistake returns an error about the certificate as a mistake in the configuration: another start would not mend it.
@@ -33,7 +34,10 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 	s.tokens = newTokens(c)
 	serve := admin.Config{
 		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
-		TLS: AdminFiles(c, s.from.path), Token: s.tokens.all, Pprof: c.Admin.Pprof,
+		TLS: AdminFiles(c, s.from.path), Token: s.tokens.all, Prefix: c.Admin.Prefix,
+	}
+	if c.Admin.Pprof {
+		serve.Profiles = profiles.Handler()
 	}
 	if s.console, err = newConsole(c, s.tokens, s.from.path, s.from.version, log); err != nil {
 		return nil, err
@@ -81,7 +85,7 @@ func consoleURL(c *config.Config, listens string) string {
 		listens = net.JoinHostPort("localhost", port)
 	}
 
-	return scheme + "://" + listens + console.Path
+	return scheme + "://" + listens + c.Admin.Prefix + console.Path
 }
 
 // tokens recognize the tokens of the admin server; nil where none is set.

@@ -50,7 +50,7 @@ func newConsole(c *config.Config, t tokens, path, version string, log *slog.Logg
 		return nil, nil //nolint:nilnil // none is configured
 	}
 	cfg := console.Config{
-		Many: c.Outboxes.Used(), ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: version, Log: log,
+		Prefix: c.Admin.Prefix, Many: c.Outboxes.Used(), ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: version, Log: log,
 		Actor: console.ActorHeader{Name: c.Admin.ActorHeader, Proxies: c.Admin.Proxies()},
 	}
 	if t.all != nil {

@@ -64,8 +64,13 @@ func (l *live) Live() error {
 	return h.Live()
 }
 
-// Health returns the health of the running relay.
-func (l *live) Health() observe.Health { return l.Relay().Health() }
+// Health returns the health of the current relay, also after it has stopped: the daemon then starts another one, or ends.
+func (l *live) Health() observe.Health {
+	h := l.Relay().Health()
+	h.Stopped = nil
+
+	return h
+}
 
 // Listening implements metrics.Source.
 func (l *live) Listening() bool { return l.Relay().Listening() }

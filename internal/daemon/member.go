@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
@@ -222,9 +223,6 @@ func (m *member) relay() *live {
 	return m.live
 }
 
-// errNotYet is the state of an outbox that has just begun.
-var errNotYet = errors.New("the table has not been read yet")
-
 // health returns why the outbox is not relayed; nil if it is.
 func (m *member) health() error {
 	m.mu.Lock()
@@ -234,13 +232,13 @@ func (m *member) health() error {
 	case trouble != nil:
 		return trouble
 	case live == nil:
-		return errNotYet
+		return admin.ErrNotReady
 	}
 	h := live.Health()
 	if err := h.Ready(); err != nil || delivers {
 		return err
 	}
-	return errNotYet
+	return admin.ErrNotReady
 }
 
 // lost returns why only a restart is likely to help; nil else.

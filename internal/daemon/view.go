@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -123,7 +122,7 @@ func (v view) checks() []admin.Check {
 	if v.s.many {
 		return append(v.checksOfMany(), v.s.state.check())
 	}
-	return append(v.checksOfOne(v.s.only()), v.s.state.check())
+	return append(admin.RelayChecks(v.s.ready, v.s.only()), v.s.state.check())
 }
 
 // checksOfMany: an outbox that is down does not make the others useless, so that only when none is relayed the
@@ -186,55 +185,6 @@ func (v view) Status() string {
 		text += "; down: " + strings.Join(down, ", ")
 	}
 	return text
-}
-
-// checksOfOne has no condition that a destination is up: a restart of the relay would not help.
-func (v view) checksOfOne(relay *live) []admin.Check {
-	return []admin.Check{
-		{Name: "started", Do: func() error {
-			select {
-			case <-v.s.ready:
-				return nil
-			default:
-				return errNotYet
-			}
-		}},
-		{Name: "database", Do: func() error {
-			h := relay.Health()
-			h.Hangs = nil // they have a line of their own
-			return h.Ready()
-		}},
-		{Name: "relay", Do: func() error {
-			h := relay.Health()
-			h.DatabaseDown = false // the check of the database reports it
-			return h.Ready()
-		}},
-		{Name: "listener", Advisory: true, Do: func() error {
-			switch h := relay.Health(); {
-			case len(h.Hangs) > 0:
-				return errors.New("not checked while the relay hangs")
-			case h.DatabaseDown: // the connection that listens is one of those that do not answer
-				return errors.New("not checked while the database does not answer")
-			}
-			l := relay.Stats().Listener
-			if l == nil || l.Listening && l.Trouble == nil {
-				return nil
-			}
-			if l.Trouble == nil {
-				return errors.New("it does not listen yet")
-			}
-			return fmt.Errorf("events are found by polling: %w", l.Trouble)
-		}},
-		{Name: admin.CheckOutcomes, Advisory: true, Do: func() error {
-			var all []error
-			for _, r := range relay.Stats().Refusals {
-				if text := r.Withheld(time.Now()); text != "" {
-					all = append(all, errors.New(text))
-				}
-			}
-			return errors.Join(all...)
-		}},
-	}
 }
 
 // Metrics returns the collectors of the daemon itself, without those of its relays. Tests compare documents with it.

@@ -200,13 +200,13 @@ func stateIn(text string) string {
 
 // ofDestination lists the problems of one destination.
 func (s *Status) ofDestination(name string) (all list) {
-	d, r := s.Backlog.Destination(name), s.Relay.destination(name)
+	d, r := s.Backlog.Destination(name), s.destination(name)
 	waits, left := d.Waiting(), remaining(&s.Backlog, name)
 
 	switch {
 	case !s.configured(name):
 		if waits.N > 0 && !s.hasPosition(name) { // the list of positions reports those
-			all.add(Warning, KindNotConfigured, name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
+			all.add(Warning, KindNotConfigured, name, s.restore(name), "%s, and %s for it.", s.lacks(name), wait(waits))
 		}
 	case d.Pause != nil:
 		all.add(Warning, KindPaused, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
@@ -216,7 +216,7 @@ func (s *Status) ofDestination(name string) (all list) {
 			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
 	case r.isFailing(left, s.At):
 		all.add(r.severity(left, s.At), KindFailing, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
-			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(observe.Count{N: int(r.FailingEvents)}, "failure"), lastError(&d))
+			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(r.failuresInARow(), "failure"), lastError(&d))
 	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
 		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
 			"The destination %s was down %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
@@ -285,6 +285,14 @@ func (d *RelayDestination) concerned(b *observe.DestinationBacklog, at time.Time
 // Restore is the cure for deliveries of a destination that is not configured.
 func Restore(name string) string {
 	return "put it back into the configuration and reload; to be rid of them, as a destination of the type log, which takes them all (unless another relay has " + name + ")"
+}
+
+// restore is the cure for deliveries of a destination that no configuration or no relay has.
+func (s *Status) restore(name string) string {
+	if s.known == nil {
+		return "run a relay that has it; to be rid of them, with a handler that takes them all, such as a destination of the type log"
+	}
+	return Restore(name)
 }
 
 // lastError is the newest failure among the deliveries that wait, or else the error of most dead

@@ -85,7 +85,7 @@ func (s *Status) positionsAttention() (all list) {
 				stored = "; " + wait(rows) + " beside it"
 			}
 			all.add(Warning, KindPosition, p.Destination, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
-				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
+				"%s, and its position keeps the events above %d from being purged%s.", s.lacks(p.Destination), p.Lowest, stored)
 		case len(s.Relays) > 0 && !s.Relay.isCutOff():
 			all.add(Error, KindPosition, p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
 				"No relay delivers %s: its shard has no owner.", p.Name())

@@ -41,10 +41,10 @@ notifyd doctor, and the last error of audit
 The configuration has no destination gone, and its position keeps the events above 2 from being purged.
 put it back, or notifyd positions forget "gone"
 
-destination state fresh retry running parked dead oldest next try per s failed/s
-mail ? 0 0 0 0 0 - - ? ?
-audit ? 2 1 0 0 0 3h00m 1h00m ? ?
-gone not configured 3 0 0 0 0 - - ? ?
+destination state type fresh retry running parked dead oldest next try per s failed/s
+mail ? - 0 0 0 0 0 - - - -
+audit ? - 2 1 0 0 0 3h00m 1h00m - -
+gone not configured - 3 0 0 0 0 - - - -
 
 position head lag open blocked oldest purge session
 (unrouted scanner) 5 0 0 0 - - 4711

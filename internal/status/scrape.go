@@ -96,6 +96,33 @@ type RelayDestination struct {
 	// failures of every kind; nil for the first one.
 	PerSecond       *float64 `json:"per_second,omitempty"`
 	FailedPerSecond *float64 `json:"failed_per_second,omitempty"`
+
+	more bool // FailingEvents is a lower bound
+}
+
+// DestinationOf returns the figures of a destination at a moment, as a scrape of its relay has them, without counters.
+func DestinationOf(d *observe.DestinationStats, at time.Time) RelayDestination {
+	since := func(moment time.Time) float64 {
+		if moment.IsZero() {
+			return 0
+		}
+		return at.Sub(moment).Seconds()
+	}
+	until := func(moment time.Time) float64 { return max(0, -since(moment)) }
+
+	return RelayDestination{
+		Name: d.Name, Down: d.Down, State: d.State.String(), Paused: d.Paused, RateLimited: d.RateLimited,
+		Blocked: d.Report != nil && d.Report.Blocked,
+		Gap:     d.Gap.Seconds(), ThrottledFor: until(d.Trouble.ThrottledUntil), ThrottledBy: d.Trouble.ThrottledBy,
+		DownFor: since(d.Trouble.DownSince), NextProbe: until(d.Trouble.NextProbe),
+		FailingEvents: float64(d.Trouble.Failures), Failing: since(d.Trouble.FailingSince),
+		Stuck: d.Stuck, Running: d.Running, Queued: d.Queued,
+	}
+}
+
+// failuresInARow counts the calls that have failed since an event was delivered.
+func (d *RelayDestination) failuresInARow() observe.Count {
+	return observe.Count{N: int(d.FailingEvents), More: d.more}
 }
 
 // failures counts failures of every kind.
@@ -268,7 +295,11 @@ func (r *Relay) destination(name string) *RelayDestination {
 // Throttled returns until when a destination has requested a pause, and the event whose answer requested it; zero without
 // one, or if the relay has no such destination. at is the time of the scrape. The relay may be nil.
 func (r *Relay) Throttled(name string, at time.Time) (until time.Time, event int64) {
-	d := r.destination(name)
+	return r.destination(name).throttled(at)
+}
+
+// throttled returns until when the destination has requested a pause, as Throttled does. The report may be nil.
+func (d *RelayDestination) throttled(at time.Time) (until time.Time, event int64) {
 	if d == nil || d.ThrottledFor <= 0 {
 		return time.Time{}, 0
 	}
@@ -284,7 +315,7 @@ func (r *Relay) Trouble(name string, b *observe.Backlog) (text string, severity 
 	case d.isDown(left):
 		return name + " " + d.down() + prefixed(", ", d.probe()), Error
 	case d.isFailing(left, b.At):
-		failures := counted(observe.Count{N: int(d.FailingEvents)}, "failure")
+		failures := counted(d.failuresInARow(), "failure")
 
 		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), failures), d.severity(left, b.At)
 	default:

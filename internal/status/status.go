@@ -26,6 +26,8 @@ type Options struct {
 	Route func(eventType string) []string
 	// Destinations are the names of the configured destinations; nil if they are not known.
 	Destinations []string
+	// Types has the types of the configured destinations, by name.
+	Types map[string]string
 	// DeadLettersTo has the receivers of dead letters, by the destinations where these die; nil if they are not known.
 	DeadLettersTo map[string]string
 	// Admin is the access to the admin server of a relay; without an address no
@@ -57,16 +59,69 @@ type Status struct {
 	// Attention lists the problems that last until an operator acts, the most severe first.
 	Attention []Attention `json:"attention"`
 
-	known []string // the configured destinations; nil if they are not known
+	known []string          // the configured destinations; nil if they are not known
+	types map[string]string // their types
 	all   bool
 }
 
 // allTypes bounds the types without a route that are listed where all are wanted.
 const allTypes = 100_000
 
-// configured reports whether the destination may exist.
+// configured reports whether the destination may exist: the configuration has it, a live relay has it, or neither can be known.
 func (s *Status) configured(name string) bool {
-	return s.known == nil || slices.Contains(s.known, name)
+	reports, complete := store.Reports(s.Relays)
+	isReported := slices.ContainsFunc(reports, func(r store.DestinationReport) bool { return r.Name == name })
+
+	switch {
+	case isReported:
+		return true
+	case s.known != nil:
+		return slices.Contains(s.known, name)
+	default:
+		return !complete
+	}
+}
+
+// lacks begins a sentence about a destination that is not configured.
+func (s *Status) lacks(name string) string {
+	if s.known == nil {
+		return "No relay has a destination " + name
+	}
+	return "The configuration has no destination " + name
+}
+
+// destination returns the report about a destination: of the relay at the configured address, or else of the live relays in
+// the tables; nil without a report.
+func (s *Status) destination(name string) *RelayDestination {
+	if d := s.Relay.destination(name); d != nil {
+		return d
+	}
+	reports, _ := store.Reports(s.Relays)
+	for i := range reports {
+		if reports[i].Name == name {
+			stats := reports[i].Stats()
+			d := DestinationOf(&stats, s.At)
+			d.more = reports[i].Failures == store.MostFailures
+
+			return &d
+		}
+	}
+	return nil
+}
+
+// typeOf returns the type of a destination: that of the configuration, or else of the relay that has it; empty if both are
+// unknown.
+func (s *Status) typeOf(name string) string {
+	if configured := s.types[name]; configured != "" {
+		return configured
+	}
+	reports, _ := store.Reports(s.Relays)
+	for _, r := range reports {
+		if r.Name == name {
+			return r.Type
+		}
+	}
+	return ""
 }
 
 // Schema is the version of the tables: the one installed, and the one this notifyd needs.
@@ -99,7 +154,7 @@ func HomeOf(h outboxsql.Home) *Home {
 // Read queries the database, and the relay if there is an address. A relay that
 // does not answer is not an error; missing tables are reported in Attention.
 func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
-	s := Status{Schema: Schema{Name: o.Schema}, DeadLettersTo: o.DeadLettersTo, known: o.Destinations, all: o.All}
+	s := Status{Schema: Schema{Name: o.Schema}, DeadLettersTo: o.DeadLettersTo, known: o.Destinations, types: o.Types, all: o.All}
 	cfg := conn.Config()
 	s.Database = fmt.Sprintf("%s at %s:%d", cfg.Database, cfg.Host, cfg.Port)
 	state, err := outboxsql.ReadState(ctx, conn, o.Schema)
@@ -133,8 +188,26 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 		return s, err
 	}
 	s.Relay = Scrape(ctx, o.Admin, o.Outbox)
+	if s.DeadLettersTo == nil {
+		s.DeadLettersTo = reportedDeadLettersTo(s.Relays)
+	}
 	s.Attention = append(s.attention(), s.positionsAttention()...).sorted()
 	return s, nil
+}
+
+// reportedDeadLettersTo returns the receivers of dead letters by the reports of the live relays; nil for none.
+func reportedDeadLettersTo(relays []store.RelaySession) (to map[string]string) {
+	reports, _ := store.Reports(relays)
+	for _, r := range reports {
+		if r.DeadLettersTo == "" {
+			continue
+		}
+		if to == nil {
+			to = make(map[string]string)
+		}
+		to[r.Name] = r.DeadLettersTo
+	}
+	return to
 }
 
 // ago is a time in seconds, short.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -156,7 +157,7 @@ func choose(is bool, yes, no string) string {
 
 // destinations returns a line for each destination that the configuration, the relay or the database knows.
 func (s *Status) destinations() grid {
-	g := grid{head: []string{"destination", "state", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 2, narrow: []string{"parked", "running", "failed/s", "next try"}}
+	g := grid{head: []string{"destination", "state", "type", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 3, narrow: []string{"type", "parked", "running", "failed/s", "next try"}}
 	for _, name := range s.names() {
 		d := s.Backlog.Destination(name)
 		oldest := "-"
@@ -165,7 +166,7 @@ func (s *Status) destinations() grid {
 		}
 		rate, failed := s.rates(name)
 		state := s.state(name)
-		g.row(toneOf(state), name, state, d.Fresh.String(), d.Retry.String(), d.Running.String(), d.Parked.String(), d.Dead.String(), oldest, s.nextTry(&d), rate, failed)
+		g.row(toneOf(state), name, state, cmp.Or(s.typeOf(name), "-"), d.Fresh.String(), d.Retry.String(), d.Running.String(), d.Parked.String(), d.Dead.String(), oldest, s.nextTry(&d), rate, failed)
 	}
 	return g
 }
@@ -187,6 +188,10 @@ func (s *Status) names() (all []string) {
 	for _, name := range s.known {
 		add(name)
 	}
+	reports, _ := store.Reports(s.Relays)
+	for _, r := range reports {
+		add(r.Name)
+	}
 	for _, d := range s.Backlog.Destinations {
 		add(d.Name)
 	}
@@ -195,7 +200,7 @@ func (s *Status) names() (all []string) {
 
 // state is the state of a destination, by its pause and by the relay's report.
 func (s *Status) state(name string) string {
-	r, b := s.Relay.destination(name), s.Backlog.Destination(name)
+	r, b := s.destination(name), s.Backlog.Destination(name)
 	paused := b.Pause != nil
 
 	switch {
@@ -246,7 +251,7 @@ func toneOf(state string) tone {
 // nextTry returns when a delivery is tried again. A delivery that is due waits for its turn: a
 // destination that is down gets one probe at a time.
 func (s *Status) nextTry(d *observe.DestinationBacklog) string {
-	r := s.Relay.destination(d.Name)
+	r := s.destination(d.Name)
 	switch {
 	case d.Waiting().N == 0, !s.configured(d.Name):
 		return "-"
@@ -270,10 +275,7 @@ func (s *Status) nextTry(d *observe.DestinationBacklog) string {
 // rates are the relay's rates for a destination, as far as they are known.
 func (s *Status) rates(name string) (delivered, failed string) {
 	r := s.Relay.destination(name)
-	if r == nil {
-		return "?", "?"
-	}
-	if r.PerSecond == nil || r.FailedPerSecond == nil {
+	if r == nil || r.PerSecond == nil || r.FailedPerSecond == nil {
 		return "-", "-"
 	}
 	return rate(*r.PerSecond), rate(*r.FailedPerSecond)
@@ -304,7 +306,7 @@ func (s *Status) errors() (failing, dead block) {
 		}
 	}
 	for _, d := range s.Backlog.Destinations {
-		if until, event := s.Relay.Throttled(d.Name, s.At); !until.IsZero() {
+		if until, event := s.destination(d.Name).throttled(s.At); !until.IsZero() {
 			failing.add(plain, fmt.Sprintf("  %s: throttled until %s by the answer to event %d", d.Name, cli.Moment(until), event))
 		}
 	}

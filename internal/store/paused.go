@@ -71,11 +71,11 @@ func (k *Session) Paused(ctx context.Context) (names map[string]bool, confirmed 
 	return names, confirmed, now, err
 }
 
-// Confirm records the pauses that this relay honors, for [PauseRequest.Unconfirmed].
-func (k *Session) Confirm(ctx context.Context, names map[string]bool) error {
+// Confirm records the pauses that this relay honors, for [PauseRequest.Unconfirmed], and the reports of its destinations.
+func (k *Session) Confirm(ctx context.Context, names map[string]bool, reports []DestinationReport) error {
 	return k.Do(ctx, "confirm paused destinations", func(ctx context.Context, c *session.Conn) error {
-		_, err := c.Exec(ctx, `UPDATE outbox_relays SET paused = ARRAY(SELECT n FROM unnest($2::text[]) AS n ORDER BY n) WHERE owner = $1`,
-			k.options.Owner, slices.Collect(maps.Keys(names)))
+		_, err := c.Exec(ctx, `UPDATE outbox_relays SET paused = ARRAY(SELECT n FROM unnest($2::text[]) AS n ORDER BY n), destinations = $3 WHERE owner = $1`,
+			k.options.Owner, slices.Collect(maps.Keys(names)), reports)
 		return err
 	})
 }

@@ -3,12 +3,14 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -27,6 +29,104 @@ type Program struct {
 	Refused string `json:"reload_refused,omitempty"`
 	// Paused lists the paused destinations to which the relay begins no delivery; nil until it has confirmed pauses.
 	Paused []string `json:"paused,omitempty"`
+	// Destinations are the relay's reports of its destinations; nil until it has reported.
+	Destinations []DestinationReport `json:"destinations,omitempty"`
+}
+
+// DestinationReport is what a relay stores about one of its destinations, so that commands and consoles of other processes
+// know its state. It has no counters and no ages: the report of a destination whose state stays the same is the same.
+type DestinationReport struct {
+	Name string `json:"name"`
+	// Type is the kind of the handler; see [observe.DestinationStats].
+	Type string `json:"type"`
+	// DeadLettersTo is the destination that receives a report of each dead letter; empty if none does.
+	DeadLettersTo string `json:"dead_letters_to,omitempty"`
+	// Breaker is the state of the breaker, by [observe.BreakerState.String].
+	Breaker string `json:"breaker"`
+	// Down, Stuck, RateLimited and Paused: see [observe.DestinationStats].
+	Down        bool `json:"down,omitempty"`
+	Stuck       int  `json:"stuck,omitempty"`
+	RateLimited bool `json:"rate_limited,omitempty"`
+	Paused      bool `json:"paused,omitempty"`
+	// Failures counts the failures in a row, up to [MostFailures], and FailingSince is the time of the first one.
+	Failures     uint64    `json:"failures,omitempty"`
+	FailingSince time.Time `json:"failing_since,omitzero"`
+	// DownSince and the fields below: see [observe.Trouble].
+	DownSince      time.Time `json:"down_since,omitzero"`
+	NextProbe      time.Time `json:"next_probe,omitzero"`
+	ThrottledUntil time.Time `json:"throttled_until,omitzero"`
+	ThrottledBy    int64     `json:"throttled_by_event,omitempty"`
+}
+
+// MostFailures bounds the count of failures in a report: each further failure would change it.
+const MostFailures = 10
+
+// ReportOf returns the report of a destination with these figures.
+func ReportOf(d *observe.DestinationStats) DestinationReport {
+	return DestinationReport{
+		Name: d.Name, Type: d.Type, DeadLettersTo: d.DeadLettersTo, Breaker: d.State.String(), Down: d.Down, Stuck: d.Stuck,
+		RateLimited: d.RateLimited, Paused: d.Paused,
+		Failures: min(d.Trouble.Failures, MostFailures), FailingSince: d.Trouble.FailingSince.UTC(),
+		DownSince: d.Trouble.DownSince.UTC(), NextProbe: d.Trouble.NextProbe.UTC(),
+		ThrottledUntil: d.Trouble.ThrottledUntil.UTC(), ThrottledBy: d.Trouble.ThrottledBy,
+	}
+}
+
+// Stats returns the figures in a report. Those that it does not have are zero.
+func (r *DestinationReport) Stats() observe.DestinationStats {
+	s := observe.DestinationStats{
+		Name: r.Name, Type: r.Type, DeadLettersTo: r.DeadLettersTo, Down: r.Down, Stuck: r.Stuck, RateLimited: r.RateLimited, Paused: r.Paused,
+		Trouble: observe.Trouble{
+			Failures: r.Failures, FailingSince: r.FailingSince, DownSince: r.DownSince, NextProbe: r.NextProbe,
+			ThrottledUntil: r.ThrottledUntil, ThrottledBy: r.ThrottledBy,
+		},
+	}
+	for _, state := range observe.BreakerStates() {
+		if state.String() == r.Breaker {
+			s.State = state
+		}
+	}
+	return s
+}
+
+// worse reports whether a destination is less well by this report than by another one.
+func (r *DestinationReport) worse(than *DestinationReport) bool {
+	return slices.Compare(r.severities(), than.severities()) > 0
+}
+
+// severities are the reasons why a destination may not be well, the most severe first: 1 for each that applies.
+func (r *DestinationReport) severities() []int {
+	severities := make([]int, 0, 5)
+	for _, applies := range []bool{r.Down, r.Breaker != observe.BreakerClosed.String(), r.Failures > 0, r.RateLimited, r.Paused} {
+		severity := 0
+		if applies {
+			severity = 1
+		}
+		severities = append(severities, severity)
+	}
+	return severities
+}
+
+// Reports returns the reports of the live relays, one per destination, by name: that of the relay for which the destination is
+// least well. complete is false if a relay may have destinations that it has not reported, or no relay lives.
+func Reports(relays []RelaySession) (all []DestinationReport, complete bool) {
+	worst := make(map[string]DestinationReport)
+	complete = len(relays) > 0
+	for _, r := range relays {
+		if r.Program == nil || r.Program.Destinations == nil {
+			complete = false
+			continue
+		}
+		for _, report := range r.Program.Destinations {
+			if known, ok := worst[report.Name]; !ok || report.worse(&known) {
+				worst[report.Name] = report
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(worst)) {
+		all = append(all, worst[name])
+	}
+	return all, complete
 }
 
 // ThisHost returns the name of this machine or container; "unknown" after an error.
@@ -73,7 +173,7 @@ func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
 				AND classid::bigint << 32 | objid::bigint = owner)
 			AND NOT EXISTS (SELECT FROM outbox_members AS m WHERE m.owner = outbox_relays.owner))
 		INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (owner) DO UPDATE SET paused = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
+		ON CONFLICT (owner) DO UPDATE SET paused = NULL, destinations = NULL`, owner, p.Process, p.Host, p.Version, p.Config, p.StartedAt, p.LoadedAt)
 	if err != nil && IsDown(err) { // for people only: a relay works without the right to store it
 		return fmt.Errorf("store the description of the relay: %w", err)
 	}
@@ -106,14 +206,14 @@ func ReadPrograms(ctx context.Context, conn outboxsql.DB, schema string, all []R
 	if err != nil || !readable {
 		return err
 	}
-	rows, err := conn.Query(ctx, `SELECT owner, process, host, version, config, started_at, loaded_at, coalesce(refused, ''), paused FROM `+table)
+	rows, err := conn.Query(ctx, `SELECT owner, process, host, version, config, started_at, loaded_at, coalesce(refused, ''), paused, destinations FROM `+table)
 	if err != nil {
 		return err
 	}
 	programs := make(map[int64]*Program)
 	var owner int64
 	var p Program
-	_, err = pgx.ForEachRow(rows, []any{&owner, &p.Process, &p.Host, &p.Version, &p.Config, &p.StartedAt, &p.LoadedAt, &p.Refused, &p.Paused}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&owner, &p.Process, &p.Host, &p.Version, &p.Config, &p.StartedAt, &p.LoadedAt, &p.Refused, &p.Paused, &p.Destinations}, func() error {
 		programs[owner] = new(p)
 		return nil
 	})

@@ -156,8 +156,9 @@ func (f *statusFlags) look(ctx context.Context, a *command.App) (*looker, error)
 	}
 	if c != nil {
 		l.options.Route, l.options.Destinations = c.RouteOf, command.NamesOf(c)
-		l.options.DeadLettersTo = make(map[string]string)
+		l.options.DeadLettersTo, l.options.Types = make(map[string]string), make(map[string]string)
 		for _, d := range c.Destinations {
+			l.options.Types[d.Name] = d.Type
 			if d.OnDead.To != "" {
 				l.options.DeadLettersTo[d.Name] = d.OnDead.To
 			}

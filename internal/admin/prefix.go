@@ -1,0 +1,54 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// consolePath is the path of the console on a server without a prefix.
+const consolePath = "/console/"
+
+// prefixForm is the form of a prefix: segments of characters that no URL escapes, and none of dots, which a URL resolves.
+var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
+
+// CheckPrefix returns an error for a prefix that cannot be used. The empty prefix can.
+func CheckPrefix(prefix string) error {
+	first, _, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
+
+	switch {
+	case prefix == "":
+		return nil
+	case !prefixForm.MatchString(prefix):
+		return errors.New("must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
+	case first == "console" || first == "debug": // a proxy may cut the prefix off, and /console/ would be ambiguous
+		return errors.New("must not begin with /console or /debug, where the endpoints themselves are")
+	default:
+		return nil
+	}
+}
+
+// prefixed serves requests with and without the prefix, because some proxies cut it off and others do not: h gets all of them
+// with the prefix.
+func prefixed(prefix string, h http.Handler) http.Handler {
+	if prefix == "" {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == prefix || strings.HasPrefix(r.URL.Path, prefix+"/") {
+			h.ServeHTTP(w, r)
+			return
+		}
+		whole := new(http.Request)
+		*whole = *r
+		whole.URL = new(url.URL)
+		*whole.URL = *r.URL
+		whole.URL.Path = prefix + "/" + strings.TrimPrefix(r.URL.Path, "/")
+		if r.URL.RawPath != "" {
+			whole.URL.RawPath = prefix + "/" + strings.TrimPrefix(r.URL.RawPath, "/")
+		}
+		h.ServeHTTP(w, whole)
+	})
+}
