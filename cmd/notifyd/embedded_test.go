@@ -14,12 +14,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/observe/admin"
-	"github.com/notifyd/notifyd/observe/admin/console"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/observe/admin"
+	"github.com/notifyd/notifyd/observe/admin/console"
 )
 
 // embed runs a relay of this process, as a program with the library does, until the test ends.
@@ -183,7 +183,7 @@ func TestEmbeddedConsoleOfSeveral(t *testing.T) {
 	if code, page := v.post("/ops/console/login", url.Values{"token": {token}}); code != http.StatusOK || !strings.Contains(page, `<span class="badge">read-only</span>`) {
 		t.Fatalf("%d\n%s", code, page)
 	}
-	seen := v.crawl("/ops", "/ops/console/")
+	seen := v.follow("/ops", "/ops/console/")
 	for _, want := range []string{"/ops/console/outbox/north/destination?name=of-north", "/ops/console/outbox/south/destination?name=of-south"} {
 		if !seen[want] {
 			t.Errorf("%s is linked nowhere", want)

@@ -38,9 +38,9 @@ func (v visitor) behind(prefix string, cuts bool) visitor {
 // links are the attributes of a page that lead elsewhere.
 var links = regexp.MustCompile(`\b(href|src|action|data-live)="([^"]*)"`)
 
-// crawl follows all links from a page of the console, also to streams, and returns the paths that it has seen. Each must be
+// follow follows all links from a page of the console, also to streams, and returns the paths that it has seen. Each must be
 // below the prefix, and answer.
-func (v visitor) crawl(prefix, from string) (seen map[string]bool) {
+func (v visitor) follow(prefix, from string) (seen map[string]bool) {
 	v.Helper()
 	seen = map[string]bool{from: true}
 	for todo := []string{from}; len(todo) > 0; todo = todo[1:] {
@@ -109,7 +109,7 @@ func (v visitor) walk(prefix, token string) {
 	}
 
 	v.awaits(prefix+"/console/", "audit")
-	seen := v.crawl(prefix, prefix+"/console/")
+	seen := v.follow(prefix, prefix+"/console/")
 	for _, want := range []string{
 		"static/style.css", "static/console.js", "static/icon.svg", "live/overview", "destinations", "destination?name=audit", "events", "events/1", "dead",
 		"relays", "logout",

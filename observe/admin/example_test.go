@@ -123,15 +123,8 @@ func openExample(ctx context.Context) *pgxpool.Pool {
 	if err != nil {
 		panic(err)
 	}
-	if err := migrate(ctx, pool); err != nil {
+	if err := outboxsql.MigratePool(ctx, pool); err != nil {
 		panic(err)
 	}
 	return pool
-}
-
-func migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := outboxsql.MigrateWith(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.MigrateOptions{})
-		return err
-	})
 }
