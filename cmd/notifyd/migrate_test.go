@@ -197,7 +197,7 @@ func TestMigrateDryRun(t *testing.T) {
 		t.Errorf("partitions, unasked: %+v", got)
 	}
 	execute(t, url, "CREATE VIEW reader AS SELECT * FROM outbox_events")
-	if got := dry("--partitions", "daily", "-o", "json"); got.code != 1 || !strings.Contains(got.stdout, `"refused": "outbox_events cannot be partitioned as it is: the view reader reads it`) {
+	if got := dry("--partitions", "daily", "-o", "json"); got.code != 1 || !strings.Contains(got.stdout, `"refused": "outbox_events cannot be partitioned as it is: the view public.reader reads it`) {
 		t.Errorf("with an obstacle: %+v", got)
 	}
 }

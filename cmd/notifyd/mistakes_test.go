@@ -151,7 +151,7 @@ func TestBadURL(t *testing.T) {
 		{"listen_url", "postgres://u:marker@h:54x/db", "invalid port"},
 	} {
 		path := file(t, fmt.Sprintf("%sdatabase: {%s: \"%s\"}\n", good, c.key, c.url))
-		want := path + ": database." + c.key + ": " + notURL(c.reason)
+		want := fmt.Sprintf("%s:4:%d: database.%s: ", path, 14+len(c.key), c.key) + notURL(c.reason)
 		for _, args := range [][]string{{"run"}, {"check-config"}} {
 			if got := invoke(t, append(args, "-c", path)...); got.code != command.ExitConfig || got.stdout != "" || got.ended() != want {
 				t.Errorf("%s: %s:\ngot  %+v\nwant %s", args, c.url, got, want)
@@ -160,7 +160,7 @@ func TestBadURL(t *testing.T) {
 	}
 	path := file(t, `{version: 1, database: {url: "postgres://u:marker@h:x/db"}}`)
 	for _, args := range [][]string{{"migrate"}, {"migrate", "status"}, {"publish", "x"}} {
-		want := result{78, "", path + ": database.url: " + notURL("invalid port") + "\n"}
+		want := result{78, "", path + ":1:30: database.url: " + notURL("invalid port") + "\n"}
 		if got := invoke(t, append(args, "-c", path)...); got != want {
 			t.Errorf("%s: got %+v", args, got)
 		}

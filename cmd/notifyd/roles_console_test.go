@@ -6,6 +6,7 @@ import (
 	"html"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	neturl "net/url"
 	"os"
 	"regexp"
@@ -24,14 +25,14 @@ import (
 const operatorToken, viewerToken = "0123456789abcdef", "fedcba9876543210"
 
 // guardedConfig has a console with a token for operators and one for viewers.
-func guardedConfig(url, more string) string {
+func guardedConfig(url string) string {
 	return fmt.Sprintf(`version: 1
 database: {url: %q}
 log: {format: json}
 admin: {listen: '127.0.0.1:0', console: true, token: %s, read_only_token: %s, pprof: true}
-%sdestinations: {audit: {type: log}}
+destinations: {audit: {type: log}}
 routes: [{match: '*', to: audit}]
-`, url, operatorToken, viewerToken, more)
+`, url, operatorToken, viewerToken)
 }
 
 // login opens a session of the console.
@@ -73,7 +74,7 @@ func TestOperator(t *testing.T) {
 			url := databaseOf(t, mode)
 			r := startReloadable(t, nil, strings.NewReplacer("pprof: true", "actor_header: X-User, trusted_proxies: [127.0.0.1]",
 				"{audit: {type: log}}", "{audit: {type: log}, hook: {type: webhook, url: '"+server.URL+"', backoff: {initial: 1h, max: 1h}}}",
-				"to: audit", "to: [audit, hook]").Replace(guardedConfig(url, "")))
+				"to: audit", "to: [audit, hook]").Replace(guardedConfig(url)))
 			v := visit(t, r)
 			v.login(operatorToken)
 			first := publishTo(t, url, "order.placed", order)
@@ -144,7 +145,7 @@ func TestBrowsers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := buried(t, 1)
-			config := guardedConfig(url, "")
+			config := guardedConfig(url)
 			if !guarded {
 				config = strings.Replace(config, ", token: "+operatorToken+", read_only_token: "+viewerToken, "", 1)
 			}
@@ -172,9 +173,14 @@ func TestBrowsers(t *testing.T) {
 			before := query[string](t, url, `SELECT string_agg(d::text, ' ') FROM outbox_deliveries AS d`)
 			form := "destination=mail&event=1&sure=yes&payload=1&name=audit&to=now&from=1&id=1&all=yes&n=1&token=" + operatorToken
 			for _, from := range [][]string{
-				{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"}, {"Sec-Fetch-Site", "cross-site", "Origin", "null"}, {"Sec-Fetch-Site", "cross-site"},
-				{"Sec-Fetch-Site", "same-site", "Origin", "http://127.0.0.1:1"}, {"Sec-Fetch-Site", "nonsense", "Origin", v.base},
-				{"Origin", "https://evil.example"}, {"Origin", "null"}, {"Origin", v.base + ".evil.example"},
+				{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"},
+				{"Sec-Fetch-Site", "cross-site", "Origin", "null"},
+				{"Sec-Fetch-Site", "cross-site"},
+				{"Sec-Fetch-Site", "same-site", "Origin", "http://127.0.0.1:1"},
+				{"Sec-Fetch-Site", "nonsense", "Origin", v.base},
+				{"Origin", "https://evil.example"},
+				{"Origin", "null"},
+				{"Origin", v.base + ".evil.example"},
 			} {
 				for _, path := range []string{
 					"destinations/pause", "destinations/resume", "position/seek", "position/replay", "position/stop", "events/edit", "events/retry", "events/bury",
@@ -247,7 +253,7 @@ func TestFiguresAreDrawnOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := file(t, guardedConfig(database(t), ""))
+	path := file(t, guardedConfig(database(t)))
 	p := startProgram(t, strings.NewReader(""), "env", "GODEBUG=memprofilerate=512", self, "run", "-c", path)
 	r := &reloadable{runningDaemon: &p.runningDaemon}
 	operator := visit(t, r)
@@ -267,7 +273,7 @@ func TestFiguresAreDrawnOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			response, err := v.client.Do(request) //nolint:bodyclose // closed below
+			response, err := v.client.Do(request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,7 +333,7 @@ func drawings(t *testing.T, v visitor) (n int) {
 func TestViewersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 1)
-	r := startReloadable(t, nil, guardedConfig(url, ""))
+	r := startReloadable(t, nil, guardedConfig(url))
 	operator, viewer := visit(t, r), visit(t, r)
 	operator.login(operatorToken)
 	viewer.login(viewerToken)
@@ -336,9 +342,12 @@ func TestViewersLeaveRoom(t *testing.T) {
 	holder := testdb.Connect(t, url)
 	testdb.Exec(t, holder, `BEGIN; LOCK TABLE outbox_audit IN ACCESS EXCLUSIVE MODE`)
 	var asking sync.WaitGroup
-	for range 40 {
+	const requests = 40
+	asked := make(chan struct{}, requests)
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { asked <- struct{}{} }})
+	for range requests {
 		asking.Go(func() {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, viewer.base+"/console/events/1", http.NoBody)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, viewer.base+"/console/events/1", http.NoBody)
 			if err != nil {
 				t.Error(err)
 				return
@@ -347,6 +356,9 @@ func TestViewersLeaveRoom(t *testing.T) {
 				_ = response.Body.Close()
 			}
 		})
+	}
+	for range requests {
+		testenv.Receive(t, patience, "a request of a viewer", asked)
 	}
 	until(t, url, `SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'notifyd/console' AND wait_event_type = 'Lock' AND datname = current_database()`)
 	for range 5 {
@@ -372,21 +384,23 @@ func TestTextsOfRoles(t *testing.T) {
 			t.Parallel()
 			config := "admin: {listen: '127.0.0.1:0', console: true}\ndestinations: {audit: {type: log}, hook: {type: webhook, url: '" + receiver.URL + "'}}\nroutes: [{match: '*', to: [audit, hook]}]\n"
 			s := startRoles(t, config, "--mode", mode)
-			text := "'" + strings.ReplaceAll(evil, "'", "''") + "'"
-			execute(t, s.asWriter, strings.ReplaceAll(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id, headers, idempotency_key)
-				VALUES (EVIL, json_build_object(EVIL, EVIL), EVIL, EVIL, jsonb_build_object(EVIL, EVIL), EVIL)`, "EVIL", text))
+			as := func(statement string) string {
+				return regexp.MustCompile(`EVIL\d?`).ReplaceAllLiteralString(statement, "'"+evil+"'")
+			}
+			execute(t, s.asWriter, as(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id, headers, idempotency_key)
+				VALUES (EVIL, json_build_object(EVIL, EVIL1), EVIL, EVIL1, jsonb_build_object(EVIL, EVIL1), EVIL)`))
 			until(t, s.asOwner, `SELECT count(*) = 1 FROM outbox_deliveries WHERE destination = 'hook' AND state = 'dead'`)
 			for _, statement := range []string{
 				`UPDATE outbox_relays SET host = EVIL, version = EVIL, config = EVIL, refused = EVIL, paused = ARRAY[EVIL]`,
-				`INSERT INTO outbox_audit (event_id, action, actor, destination, details) VALUES (1, EVIL, EVIL, EVIL, jsonb_build_object(EVIL, EVIL))`,
-				`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error) VALUES (1, EVIL, EVIL, 'dead', 1, 'event', EVIL)`,
+				`INSERT INTO outbox_audit (event_id, action, actor, destination, details) VALUES (1, EVIL, EVIL1, EVIL2, jsonb_build_object(EVIL, EVIL1))`,
+				`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error) VALUES (1, EVIL, EVIL1, 'dead', 1, 'event', EVIL)`,
 				`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error, ordering_key, available_at)
-					VALUES (1, 'away', EVIL, 'retry', 1, 'event', EVIL, EVIL, now() + interval '1 day')`,
-				`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES (EVIL, EVIL, EVIL), ('audit', EVIL, EVIL)`,
+					VALUES (1, 'away', EVIL, 'retry', 1, 'event', EVIL, EVIL1, now() + interval '1 day')`,
+				`INSERT INTO outbox_pauses (destination, paused_by, reason) VALUES (EVIL, EVIL1, EVIL2), ('audit', EVIL, EVIL1)`,
 				`INSERT INTO outbox_positions (destination, head, last_error, failed_at) VALUES (EVIL, 0, EVIL, now())`,
-				`INSERT INTO outbox_routes (destination, since, patterns, others, head) VALUES (EVIL, 1, ARRAY[EVIL], ARRAY[EVIL], 0)`,
+				`INSERT INTO outbox_routes (destination, since, patterns, others, head) VALUES (EVIL, 1, ARRAY[EVIL], ARRAY[EVIL1], 0)`,
 			} {
-				execute(t, s.asRelay, strings.ReplaceAll(statement, "EVIL", text))
+				execute(t, s.asRelay, as(statement))
 			}
 			v := visit(t, s.reloadable)
 			v.awaits("/console/", "was paused")

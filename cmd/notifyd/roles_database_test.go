@@ -78,7 +78,7 @@ func refuses(t *testing.T, as string, statements ...string) {
 // untilWaits waits until another session waits for this one.
 func untilWaits(t *testing.T, owner string, holder *pgx.Conn) {
 	t.Helper()
-	until(t, owner, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid)))`, int32(holder.PgConn().PID())) //nolint:gosec // the number of a process
+	until(t, owner, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid)))`, int32(holder.PgConn().PID()))
 }
 
 // background runs a statement that is to wait, and returns a function that waits for its end.

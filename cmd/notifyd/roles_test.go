@@ -489,19 +489,22 @@ database: {url: "DB"}
 relay: {poll_interval: 50ms}
 destinations:
   mail: {type: email, host: 127.0.0.1, port: PORT, tls: none, from: a@example.com, to: 'x <{{ .Payload.v }}@example.com>', subject: 'about {{ .Payload.v }}', text: '{{ .Payload.v }}'}
-  team: {type: slack, webhook_url: URL/team, rate_limit: 1000, text: 'hello {{ .Payload.v }}'}
+  team: {type: slack, webhook_url: URL/team, text: 'hello {{ .Payload.v }}'}
   hook: {type: webhook, url: 'URL/o/{{ .Payload.v }}/items', headers: {X-Mine: '{{ .Payload.v }}'}}
   rows: {type: redis, url: 'REDIS', stream: 'STREAM:{{ .Payload.v }}'}
   subjects: {type: nats, servers: ['NATS'], mode: core, subject: 'SUBJECT.{{ .Payload.v }}'}
   archive: {type: file, path: 'DIR/in/{{ .Payload.v }}/events.jsonl'}
-routes: [{match: '*', to: [mail, team, hook, rows, subjects, archive]}]
+routes: [{match: placed, to: [mail, hook, rows, subjects, archive]}, {match: said, to: team}]
 `)))
 			for _, value := range values {
 				payload, err := json.Marshal(map[string]string{"v": value})
 				if err != nil {
 					t.Fatal(err)
 				}
-				publishTo(t, url, "a", string(payload))
+				publishTo(t, url, "placed", string(payload))
+				if value == "fine" || strings.Contains(value, "<") { // one a second
+					publishTo(t, url, "said", string(payload))
+				}
 			}
 			untilDone(t, url)
 			if code := d.end(t); code != command.ExitOK {

@@ -1,12 +1,12 @@
 package admin
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // headerName is a request header that a proxy may set. A name with an underscore would be confused with one with a hyphen.
@@ -20,9 +20,9 @@ func CheckActorHeader(header string) error {
 
 	switch {
 	case !headerName.MatchString(header):
-		return errors.New("must be the name of a header, of letters, digits and hyphens, such as X-Forwarded-User")
+		return field.Textf("must be the name of a header, of letters, digits and hyphens, such as X-Forwarded-User")
 	case isSecret:
-		return fmt.Errorf("%s holds a secret, which would go into the audit: name the header with the person's name, such as X-Forwarded-User", header)
+		return field.Textf("%s holds a secret, which would go into the audit: name the header with the person's name, such as X-Forwarded-User", header)
 	default:
 		return nil
 	}
@@ -31,7 +31,7 @@ func CheckActorHeader(header string) error {
 // CheckProxy returns an error for a network that has every address.
 func CheckProxy(network netip.Prefix) error {
 	if network.Bits() <= 0 {
-		return errors.New("trusts every client: name the addresses of the proxies")
+		return field.Textf("trusts every client: name the addresses of the proxies")
 	}
 	return nil
 }

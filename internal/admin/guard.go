@@ -3,8 +3,6 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // minToken is the length of a token that cannot be guessed, in bytes.
@@ -24,9 +23,9 @@ func CheckToken(token handlers.Secret) error {
 	case text == "":
 		return nil
 	case len(text) < minToken:
-		return fmt.Errorf("is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
+		return field.Textf("is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
 	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return errors.New("has characters that a header cannot carry: use letters and digits")
+		return field.Textf("has characters that a header cannot carry: use letters and digits")
 	default:
 		return nil
 	}

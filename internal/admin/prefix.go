@@ -1,11 +1,12 @@
 package admin
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // consolePath is the path of the console on a server without a prefix.
@@ -22,9 +23,9 @@ func CheckPrefix(prefix string) error {
 	case prefix == "":
 		return nil
 	case !prefixForm.MatchString(prefix):
-		return errors.New("must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
+		return field.Textf("must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
 	case first == "console" || first == "debug": // a proxy may cut the prefix off, and /console/ would be ambiguous
-		return errors.New("must not begin with /console or /debug, where the endpoints themselves are")
+		return field.Textf("must not begin with /console or /debug, where the endpoints themselves are")
 	default:
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // ErrInvalid is wrapped by the error of a request that cannot be fulfilled, whatever the state of the database.
@@ -63,13 +64,17 @@ const sqlIndexes = `SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey[0:i
 	i.indisprimary, i.indimmediate
 	FROM pg_index AS i WHERE i.indrelid = $1::oid AND i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY i.indisprimary DESC, i.indexrelid`
 
-// find returns the table that name means to the session, as SQL would.
-func find(ctx context.Context, q pgschema.Querier, name string) (*relation, error) {
+// find returns the table that name means in SQL of the role.
+func find(ctx context.Context, db outboxsql.DB, name string) (*relation, error) {
 	const undefined, syntax, badName = "42P01", "42601", "42602"
-	r, err := one[relation](ctx, q, sqlRelation+"to_regclass($1::text)", name)
+	oid, err := resolve(ctx, db, name)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == syntax || pg.Code == badName || pg.Code == undefined || pg.Code == "0A000") {
 		return nil, invalid{fmt.Errorf("table %q: %s: write it as in SQL: orders, shop.orders, '\"Orders\"'", name, pg.Message)}
 	}
+	if err != nil {
+		return nil, fmt.Errorf("find table %s: %w", name, err)
+	}
+	r, err := one[relation](ctx, db, sqlRelation+"$1::oid", oid)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, invalid{fmt.Errorf("table %q does not exist: write it as in SQL, with its schema: shop.orders, 'shop.\"Orders\"'", name)}
 	}
@@ -77,6 +82,18 @@ func find(ctx context.Context, q pgschema.Querier, name string) (*relation, erro
 		return nil, fmt.Errorf("find table %s: %w", name, err)
 	}
 	return r, nil
+}
+
+// resolve returns the oid of the table that name means with the search_path of the role, nil for none. A command has another one: see
+// session.SetDirect.
+func resolve(ctx context.Context, db outboxsql.DB, name string) (oid *uint32, err error) {
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL search_path TO DEFAULT`); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid`, name).Scan(&oid)
+	})
+	return oid, err
 }
 
 // one returns the one row of a query as a struct, by position.

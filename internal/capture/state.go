@@ -156,7 +156,7 @@ func (f *function) states(ctx context.Context, db pgschema.Querier, outbox strin
 
 // lost returns the problem of a capture without triggers.
 func (s *State) lost(ctx context.Context, db pgschema.Querier) Problem {
-	if r, err := find(ctx, db, s.Name()); err == nil && r.refuse() == nil {
+	if r, err := one[relation](ctx, db, sqlRelation+"to_regclass($1::text)", s.Name()); err == nil && r.refuse() == nil {
 		return Problem{Error, fmt.Sprintf("The table %s has no trigger of its capture: it was replaced, or the triggers were dropped. Its changes write no event.", s.Name()), s.again(ctx, db, r)}
 	}
 	return Problem{Warning, fmt.Sprintf("The table %s of a capture is gone, and its function is left.", s.Name()), "notifyd capture remove " + shellWord(s.Name()) + s.schemaFlag()}

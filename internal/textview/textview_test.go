@@ -67,3 +67,18 @@ func TestIndent(t *testing.T) {
 		}
 	}
 }
+
+// TestHTML: no text of a page changes the order in which other text is shown. What a form sends back stays.
+func TestHTML(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"<p>a\tb\r\n</p>": "<p>a\tb\r\n</p>",
+		"a\u202eb<p title=\"\u202e\">\x1b[2J\u2028</p>\u009b": "a\ufffdb<p title=\"\u202e\">\ufffd[2J\ufffd</p>\ufffd",
+		"<textarea name=\"x\">\n\u202e</textarea>\u202e<b":    "<textarea name=\"x\">\n\u202e</textarea>\ufffd<b",
+		"\u202e": "\ufffd",
+	} {
+		if got := string(textview.HTML([]byte(in))); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
