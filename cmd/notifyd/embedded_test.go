@@ -14,12 +14,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/observe/admin"
-	"github.com/notifyd/notifyd/observe/admin/console"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/observe/admin"
+	"github.com/notifyd/notifyd/observe/admin/console"
 )
 
 // embed runs a relay of this process, as a program with the library does, until the test ends.

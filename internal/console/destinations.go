@@ -23,6 +23,7 @@ type laneCard struct {
 	Positions                 []positionRow // of a stream
 	Known                     bool          // the two above are
 	Elsewhere                 bool          // of another relay
+	Unrelayed                 bool          // there are no counters
 	ReadOnly                  bool
 	WaitingLink               string
 	DeadLink, ReceiverLink    string // ReceiverLink leads to the destination that gets the dead letters
@@ -90,7 +91,7 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 	mine := make(map[string]bool)
 	var all []laneCard
 	add := func(card laneCard) {
-		card.Base, card.ReadOnly, card.Known = o.base, readOnly, known
+		card.Base, card.ReadOnly, card.Known, card.Unrelayed = o.base, readOnly, known, o.unrelayed
 		card.Anchor = "d-" + card.Name
 		if known {
 			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
@@ -104,17 +105,21 @@ func (o *outbox) cards(s snapshot, readOnly bool) []laneCard {
 		mine[d.Name] = true
 		card := laneCard{DestinationStats: d, Waits: s.reading.backlog.Destination(d.Name)}
 		card.State, card.Class = stateOf(d, !known || remain(&card.Waits))
-		card.DeliveredRate, card.FailedRate = rates(s, d.Name)
+		card.DeliveredRate, card.FailedRate = o.rates(s, d.Name)
 		list := s.lanes[d.Name]
 		card.Chart = newChart("Delivered, and failed", "good", perSecond, series{"delivered", column(list, func(p lanePoint) float64 { return p.delivered })},
 			series{"failed", column(list, func(p lanePoint) float64 { return p.failed })})
 		add(card)
 	}
+	state := observe.StateNotConfigured
+	if o.unrelayed { // no live relay has it, which need not mean that none is to have it
+		state = observe.StateUnknown
+	}
 	elsewhere := func(name string) {
 		if known && name != "" && !mine[name] {
 			mine[name] = true
 			add(laneCard{
-				DestinationStats: observe.DestinationStats{Name: name}, State: observe.StateNotConfigured, Class: "paused",
+				DestinationStats: observe.DestinationStats{Name: name}, State: state, Class: "paused",
 				Waits: s.reading.backlog.Destination(name), Elsewhere: true,
 			})
 		}
@@ -173,7 +178,7 @@ func remoteHost(r *http.Request) string {
 func (o *outbox) setPause(w http.ResponseWriter, r *http.Request, v viewer, do func(context.Context, string, ops.Action) error, done string) error {
 	name := r.PostForm.Get("destination")
 	if !slices.ContainsFunc(o.relay.Stats().Destinations, func(d observe.DestinationStats) bool { return d.Name == name }) {
-		return notFound("This relay has no destination of that name.")
+		return notFound("No relay of this page has a destination of that name.")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
