@@ -116,6 +116,8 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd config init":                {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":              {says: `"\$schema"`},
 		"notifyd demo --keep":                {run: func(step) {}}, // TestDemoKeep ends it, too
+		"notifyd console":                    {run: func(step) {}}, // TestConsoleCommand ends it, too
+		"notifyd console --database-url URL": {run: func(step) {}}, // the same
 		"notifyd dlq replay":                 {code: command.ExitUsage, says: `which dead letters`},
 		"notifyd positions forget":           {code: command.ExitUsage, says: `accepts 1 arg`},
 		"notifyd dlq bury":                   {code: command.ExitUsage, says: `which deliveries`},

@@ -66,7 +66,7 @@ func newRootCmd(a *command.App) *cobra.Command {
 	}{
 		{"Run a relay:", []*cobra.Command{newDemoCmd(a), schema.NewMigrate(a), newRunCmd(a), configuration.NewReload(a), inspect.NewHealthcheck(a)}},
 		{"Configure:", []*cobra.Command{configuration.NewConfig(a), configuration.NewCheckConfig(a), configuration.NewPlan(a), events.NewRoute(a), events.NewTemplate(a)}},
-		{"Look:", []*cobra.Command{inspect.NewStatus(a), inspect.NewDoctor(a), events.NewEvents(a)}},
+		{"Look:", []*cobra.Command{inspect.NewStatus(a), inspect.NewDoctor(a), newConsoleCmd(a), events.NewEvents(a)}},
 		{"Act:", []*cobra.Command{
 			events.NewPublish(a), capture.New(a), events.NewDeadLetters(a), positions.NewPause(a), positions.NewResume(a), positions.NewPositions(a), positions.NewReplay(a), schema.NewAdopt(a),
 		}},

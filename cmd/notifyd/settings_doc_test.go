@@ -67,8 +67,11 @@ func TestConsolePage(t *testing.T) {
 	page := testenv.ReadFile(t, root+"docs/console.md")
 	link := regexp.MustCompile(`<(http://127[^>]*/console/)>`).FindStringSubmatch(page)[1]
 	token := strings.Repeat("swordfish", 4)
-	var configs []string
+	var configs, commands []string
 	for _, st := range steps(page) {
+		if st.language == "sh" && named()[st.line()] == "" {
+			commands = append(commands, st.text)
+		}
 		if st.language == "yaml" {
 			configs = append(configs, "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+st.text)
 		}
@@ -102,6 +105,12 @@ func TestConsolePage(t *testing.T) {
 	s.relay(configs[3])
 	s.command(step{text: "curl -sf -H 'X-Forwarded-User: ann' " + link}, act{says: `(?s)>ann<.*audit`})
 	s.stop()
+
+	if len(commands) != 1 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	const visit = "%s >address & until grep -q /console/ address; do sleep 0.05; done; curl -sf $(cat address); kill $!; wait $!"
+	s.command(step{text: commands[0]}, act{as: visit, says: `(?s)<title>.*No relay serves this console`})
 }
 
 // TestMistakesPage makes the mistakes that docs/configuration.md shows the messages of.

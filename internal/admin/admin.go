@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -50,8 +51,8 @@ type Server struct {
 
 // Config configures a server.
 type Config struct {
-	// Address is the host:port to listen on.
-	Address string
+	// Address is the host:port to listen on. Setting names it in errors; admin.listen by default.
+	Address, Setting string
 	// Prefix is the path below which clients see the endpoints, such as "/ops"; "" for none. See [CheckPrefix].
 	Prefix string
 	// Version is the answer of /version.
@@ -88,7 +89,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Address)
 	if err != nil {
-		return nil, fmt.Errorf("admin.listen: %w%s", err, listenCure(err))
+		return nil, fmt.Errorf("%s: %w%s", cmp.Or(cfg.Setting, "admin.listen"), err, listenCure(err))
 	}
 	if pair != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
@@ -104,7 +105,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 func listenCure(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return ": another process has this port, perhaps another relay: give each relay of a host its own address in admin.listen"
+		return ": another process has this port, perhaps another relay: give each program of a host its own address"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return ": no network interface of this host has the address: use one that it has, or 0.0.0.0 for all"
 	case errors.Is(err, syscall.EACCES):

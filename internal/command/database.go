@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/handlers"
@@ -127,6 +128,14 @@ func (f *DatabaseFlags) Parse() (*pgx.ConnConfig, error) {
 	database := f.file
 	database.URL = handlers.NewSecret(f.URL)
 	cfg, err := outboxes.Parse(&database, f.Place)
+	return cfg, FromCommandLine(f.Place, err)
+}
+
+// ParsePool is Parse for a pool.
+func (f *DatabaseFlags) ParsePool() (*pgxpool.Config, error) {
+	database := f.file
+	database.URL = handlers.NewSecret(f.URL)
+	cfg, err := outboxes.ParsePoolOf(&database, f.Place)
 	return cfg, FromCommandLine(f.Place, err)
 }
 

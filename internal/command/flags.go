@@ -66,8 +66,13 @@ func AddAll(cmd *cobra.Command, all *bool) {
 
 // AddActor adds --actor and --reason.
 func AddActor(cmd *cobra.Command, actor, reason *string) {
-	cmd.Flags().StringVar(actor, "actor", "", "`who` does it, for the audit; default: user@host")
+	AddWho(cmd, actor)
 	cmd.Flags().StringVar(reason, "reason", "", "`why`, for the audit and for colleagues")
+}
+
+// AddWho adds --actor alone, for a command whose actions have their reasons elsewhere.
+func AddWho(cmd *cobra.Command, actor *string) {
+	cmd.Flags().StringVar(actor, "actor", "", "`who` does it, for the audit; default: user@host")
 }
 
 // AddExitCode adds --exit-code.

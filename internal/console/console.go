@@ -75,6 +75,8 @@ type Database struct {
 
 // Outbox is what a console shows of one outbox.
 type Outbox struct {
+	// Relay and Pauser belong to the relay of this process, and are nil without one. The console then shows the states that relays of
+	// other processes report in the tables, without rates and counters.
 	Relay  Watched
 	Pauser Pauser
 	// Router shows the destinations of an event of a queue that was not tried yet; nil
@@ -99,6 +101,8 @@ type Config struct {
 	ReadOnlyToken Verifier
 	// Actor names the person behind a request.
 	Actor ActorHeader
+	// Person is the person behind all other requests, if only one person reaches the console; "" for no one.
+	Person string
 	// ReadOnly refuses every action.
 	ReadOnly bool
 	// HidePayloads hides the payloads of events.
@@ -346,9 +350,11 @@ type page struct {
 	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
 	Actor    string // the name under which actions are recorded; "" if a proxy has named none
-	Done     string // the last action, in a sentence
-	At       time.Time
-	Body     any
+	// Unrelayed reports that no relay runs in this process: some figures are unknown.
+	Unrelayed bool
+	Done      string // the last action, in a sentence
+	At        time.Time
+	Body      any
 }
 
 // newPage fills in the fields of all pages. The outbox is nil for a page of none.
@@ -358,7 +364,7 @@ func (c *Console) newPage(o *outbox, title, nav string, v viewer, body any) page
 		ReadOnly: c.readOnly(v), Actor: v.actor, At: time.Now(), Body: body,
 	}
 	if o != nil {
-		p.Base, p.Outbox = o.base, o.name
+		p.Base, p.Outbox, p.Unrelayed = o.base, o.name, o.unrelayed
 		if c.cfg.Many {
 			p.Outboxes = c.names()
 		}

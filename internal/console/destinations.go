@@ -25,6 +25,7 @@ type laneCard struct {
 	Positions                 []positionRow // of a stream
 	Known                     bool          // the two above are
 	Elsewhere                 bool          // of another relay
+	Unrelayed                 bool          // there are no counters
 	ReadOnly                  bool
 	WaitingLink               string
 	DeadLink, ReceiverLink    string // ReceiverLink leads to the destination that gets the dead letters
@@ -116,13 +117,17 @@ func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
 func (o *outbox) newCard(s snapshot, name string, readOnly bool) laneCard {
 	card := laneCard{
 		DestinationStats: observe.DestinationStats{Name: name}, State: status.StateNotConfigured, Class: "paused", Elsewhere: true,
-		Waits: s.reading.backlog.Destination(name), Known: s.known(), Base: o.base, ReadOnly: readOnly, Anchor: "d-" + name,
+		Waits: s.reading.backlog.Destination(name), Known: s.known(), Base: o.base, ReadOnly: readOnly, Unrelayed: o.unrelayed, Anchor: "d-" + name,
 	}
+	if o.unrelayed { // no live relay has it, which need not mean that none is to have it
+		card.State = status.StateUnknown
+	}
+
 	mine := slices.IndexFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
 	if mine >= 0 {
 		card.DestinationStats, card.Elsewhere = s.stats.Destinations[mine], false
 		card.State, card.Class = stateOf(card.DestinationStats, !card.Known || remain(&card.Waits))
-		card.DeliveredRate, card.FailedRate = rates(s, name)
+		card.DeliveredRate, card.FailedRate = o.rates(s, name)
 		points := s.lanes[name]
 		card.Chart = newChart("Delivered, and failed", "good", perSecond,
 			series{"delivered", column(points, func(p lanePoint) float64 { return p.delivered })},
@@ -196,7 +201,7 @@ func remoteHost(r *http.Request) string {
 func (o *outbox) setPause(w http.ResponseWriter, r *http.Request, v viewer, do func(context.Context, string, ops.Action) error, done string) error {
 	name := r.PostForm.Get("destination")
 	if !slices.ContainsFunc(o.relay.Stats().Destinations, func(d observe.DestinationStats) bool { return d.Name == name }) {
-		return notFound("This relay has no destination of that name.")
+		return notFound("No relay of this page has a destination of that name.")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()

@@ -31,6 +31,7 @@ type outbox struct {
 	pauser     Pauser
 	router     Router
 	trouble    func() error
+	unrelayed  bool // no relay runs in this process
 
 	tables  atomic.Pointer[tables] // a request loads it once, and keeps the loaded value
 	sampler *sampler
@@ -57,7 +58,12 @@ func newOutbox(c *Console, name string, from Outbox) *outbox {
 	if c.cfg.Many {
 		o.base = c.path + "outbox/" + url.PathEscape(name) + "/"
 	}
-	o.sampler = newSampler(from.Relay, o.tables.Load)
+	if from.Relay == nil {
+		tables := &unrelayed{tables: o.tables.Load}
+		o.relay, o.pauser, o.unrelayed = tables, tables, true
+	}
+	o.sampler = newSampler(o.relay, o.tables.Load)
+	o.sampler.unrelayed = o.unrelayed
 	return o
 }
 

@@ -59,7 +59,7 @@ func (o *outbox) overviewOf(s snapshot, readOnly bool) overviewBody {
 	known := !s.reading.at.IsZero() && s.reading.err == nil
 	for _, d := range s.stats.Destinations {
 		row := laneRow{Name: d.Name, Link: o.destinationPath(d.Name), Known: known, WaitingLink: o.waitingPath(d.Name), DeadLink: o.deadPath(d.Name)}
-		row.DeliveredRate, row.FailedR = rates(s, d.Name)
+		row.DeliveredRate, row.FailedR = o.rates(s, d.Name)
 		waits := s.reading.backlog.Destination(d.Name)
 		row.State, row.Class = stateOf(d, !known || remain(&waits))
 		row.Waiting, row.Dead = waits.Waiting(), waits.Dead
@@ -83,8 +83,11 @@ func (o *outbox) deadOf(b *observe.Backlog) (rows []deadRow) {
 	return rows[:min(len(rows), deadShown)]
 }
 
-// rates are the rates of the last ten seconds.
-func rates(s snapshot, name string) (delivered, failed float64) {
+// rates are the rates of the last ten seconds; NaN if no relay counts.
+func (o *outbox) rates(s snapshot, name string) (delivered, failed float64) {
+	if o.unrelayed {
+		return math.NaN(), math.NaN()
+	}
 	const window = 10
 	list := s.lanes[name]
 	list = list[max(0, len(list)-window):]

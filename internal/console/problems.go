@@ -65,7 +65,11 @@ func (o *outbox) problems(s snapshot) (all []problem) {
 			Link: o.base + "relays", Label: "Show the relays", severity: warning, ofRelays: true,
 		})
 	}
-	for _, a := range s.status().Problems(s.configured()) {
+	configured := s.configured()
+	if o.unrelayed { // the reports of the live relays name their destinations
+		configured = nil
+	}
+	for _, a := range s.status().Problems(configured) {
 		all = append(all, o.problemOf(a, s))
 	}
 	slices.SortStableFunc(all, func(a, b problem) int { return cmp.Compare(a.severity, b.severity) })

@@ -65,6 +65,7 @@ func (o *outbox) relays(w http.ResponseWriter, r *http.Request, v viewer) error 
 	}
 	for i := range b.Relays {
 		row := &b.Relays[i]
+		row.Here = row.Here && !o.unrelayed
 		row.Well = row.Refused == "" && (!row.Here || !troubled(s.stats))
 		if row.Delivers == nil && !b.Stream {
 			for _, d := range row.Destinations {

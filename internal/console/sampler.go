@@ -74,6 +74,8 @@ type sampler struct {
 	relay  Watched
 	tables func() *tables
 	every  time.Duration
+	// unrelayed: each query updates the figures, which have no counters.
+	unrelayed bool
 
 	querying sync.Mutex // held during a query
 
@@ -157,6 +159,9 @@ func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	answer.at, answer.took = time.Now(), time.Since(begin)
 	s.mu.Lock()
 	s.last.reading = answer
+	if s.unrelayed {
+		s.last.stats = s.relay.Stats()
+	}
 	s.mu.Unlock()
 }
 
@@ -186,6 +191,9 @@ func (s *sampler) sample(now time.Time) {
 		}
 		p.delivered, p.failed = p.delivered+lp.delivered, p.failed+lp.failed
 		next.lanes[d.Name] = keep(before.lanes[d.Name], lp)
+	}
+	if s.unrelayed {
+		p.delivered, p.failed = math.NaN(), math.NaN()
 	}
 	// An answer of the database is valid for a while, and unknown afterwards.
 	if a := before.reading; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(idleEvery, queryShare*a.took)+queryTimeout+2*s.every {

@@ -191,6 +191,9 @@ func (d *door) inside(h handler) http.Handler {
 // viewer returns the sender of a request, and whether the request has an open session.
 func (d *door) viewer(r *http.Request) (v viewer, open bool) {
 	v.actor, v.misnamed = d.console.cfg.Actor.of(r)
+	if v.misnamed == nil {
+		v.actor = cmp.Or(v.actor, d.console.cfg.Person)
+	}
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
 		return v, false

@@ -43,11 +43,16 @@ type unconnected struct {
 
 // ParsePool reads the connection string of a relay.
 func ParsePool(c *config.Config) (*pgxpool.Config, error) {
-	pool, err := ParseURL(c.DatabaseSetting("url"), c.Database.URL.Reveal(), pgxpool.ParseConfig)
+	return ParsePoolOf(&c.Database, c.DatabaseSetting("url"))
+}
+
+// ParsePoolOf reads the connection string of a database for a pool. place is for errors.
+func ParsePoolOf(c *config.Database, place config.Mistake) (*pgxpool.Config, error) {
+	pool, err := ParseURL(place, c.URL.Reveal(), pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
-	identify(pool.ConnConfig, c.Database.URL.Reveal(), &c.Database)
+	identify(pool.ConnConfig, c.URL.Reveal(), c)
 	session.Startup(pool.ConnConfig)
 	pool.AfterConnect = session.SetDirect
 	pool.MaxConns = 1 // the relay opens other connections itself

@@ -114,6 +114,34 @@ func run(ctx context.Context, relay *notifyd.Relay, server *http.Server) error {
 	return group.Wait()
 }
 
+func newTenants(pool *pgxpool.Pool, schemas ...string) (relays []*notifyd.Relay, err error) {
+	shared := notifyd.NewShared(5*time.Second, slog.Default()) // one listening connection for all of them
+	for _, schema := range schemas {
+		relay, err := notifyd.New(pool, notifyd.Config{Schema: schema, Outbox: schema, Shared: shared})
+		if err != nil {
+			return nil, err
+		}
+		stock := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
+			return reserve(ctx, e.Outbox+"/"+e.AggregateID)
+		})
+		if err := relay.Handle("order.placed", notifyd.Destination{Name: "stock", Handler: stock}); err != nil {
+			return nil, err
+		}
+		relays = append(relays, relay)
+	}
+	return relays, nil
+}
+
+type pager struct{ page func(text string) }
+
+func (p pager) Observe(i delivery.Incident) {
+	switch i.Kind {
+	case delivery.IncidentDead, delivery.IncidentDown, delivery.IncidentHang:
+		go p.page(fmt.Sprintf("%s %s: %v", i.Kind, i.Destination, i.Err)) // Observe has to return at once
+	default: // it is in the log
+	}
+}
+
 // reserve is what the shop does for an order.
 func reserve(context.Context, string) error { return nil }
 
@@ -123,8 +151,12 @@ func openExample(ctx context.Context) *pgxpool.Pool {
 	if err != nil {
 		panic(err)
 	}
-	if err := outboxsql.MigratePool(ctx, pool); err != nil {
+	if err := migrate(ctx, pool); err != nil {
 		panic(err)
 	}
 	return pool
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	return outboxsql.MigratePool(ctx, pool)
 }
