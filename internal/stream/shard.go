@@ -261,7 +261,9 @@ func (sh *shard) restart(ctx context.Context) error {
 
 	counted := sh.progress
 	sh.reset(sh.pos.Head, sh.pos.Open)
-	sh.progress.acknowledged, sh.progress.written, sh.progress.saves = counted.acknowledged, counted.acknowledged, counted.saves
+	sh.progress.acknowledged = counted.acknowledged
+	sh.progress.written = counted.acknowledged
+	sh.progress.saves = counted.saves
 
 	sh.lane.Own(sh.poke)
 	return nil

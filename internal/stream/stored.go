@@ -403,7 +403,9 @@ func (s *stored) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []
 
 	if r.Missing {
 		later := r.Entry(s.name, deliveries.Retry)
-		later.Delay, later.Class, later.Err = s.e.missing.Met(s.name, r.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
+		later.Delay = s.e.missing.Met(s.name, r.Event.ID)
+		later.Class = engine.ClassMissing
+		later.Err = engine.ErrMissing.Error()
 
 		key := s.order.keyOf(r.Key)
 		s.addPending(entry{Entry: later}, key)
