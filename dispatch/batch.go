@@ -122,6 +122,7 @@ func (p *Batch) addFailures(j *job, n int) {
 	j.Value.event = &e
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	d := &p.events[j.Value.index]
 	d.Event = &e
 	d.Failures += n
@@ -148,12 +149,18 @@ func (p *Batch) Alloc(n int) []Delivery {
 // Fill sets the deliveries of the batch, which must be new or empty.
 func (p *Batch) Fill(all []Delivery) {
 	p.events = all
+
 	if cap(p.jobs) < len(all) {
 		p.jobs = make([]job, len(all))
 		p.done = make([]bool, len(all))
 	}
-	p.jobs, p.done = p.jobs[:len(all)], p.done[:len(all)]
-	p.left, p.delivered, p.each, p.answers = len(all), 0, false, nil
+
+	p.jobs = p.jobs[:len(all)]
+	p.done = p.done[:len(all)]
+	p.left = len(all)
+	p.delivered = 0
+	p.each = false
+	p.answers = nil
 }
 
 // Empty releases the deliveries, whose events take more memory than the batch. No delivery may be in flight, and
@@ -171,8 +178,11 @@ func (p *Batch) Empty() {
 func (p *Batch) Take() (acknowledged int, answers []Answer, left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	acknowledged, answers = p.delivered, p.answers
-	p.delivered, p.answers = 0, nil
+
+	acknowledged = p.delivered
+	answers = p.answers
+	p.delivered = 0
+	p.answers = nil
 	return acknowledged, answers, p.left
 }
 
@@ -181,12 +191,18 @@ func (p *Batch) Take() (acknowledged int, answers []Answer, left int) {
 func (p *Batch) Each() (answers []Answer, underWay []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answers, p.answers, p.delivered, p.each = p.answers, nil, 0, true
+
+	answers = p.answers
+	p.answers = nil
+	p.delivered = 0
+	p.each = true
+
 	for i := range p.done {
 		if !p.done[i] {
 			underWay = append(underWay, i)
 		}
 	}
+
 	return answers, underWay
 }
 
@@ -195,14 +211,17 @@ func (p *Batch) Each() (answers []Answer, underWay []int) {
 func (p *Batch) UnderWay(f func(d *Delivery)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for i := range p.answers {
 		if p.answers[i].Verdict != VerdictDelivered {
 			f(&p.answers[i].Delivery)
 		}
 	}
+
 	if p.left == 0 {
 		return
 	}
+
 	for i := range p.done {
 		if !p.done[i] {
 			f(&p.events[i])
@@ -218,8 +237,10 @@ func answerBatches(jobs []*job, outs []outcome) {
 		for n < len(jobs) && jobs[n].Value.batch == p {
 			n++
 		}
+
 		p.answer(jobs[:n], outs[:n])
-		jobs, outs = jobs[n:], outs[n:]
+		jobs = jobs[n:]
+		outs = outs[n:]
 	}
 }
 
@@ -230,6 +251,7 @@ func (p *Batch) answer(jobs []*job, outs []outcome) {
 	for i, j := range jobs {
 		look = p.answerLocked(j, &outs[i]) || look
 	}
+
 	last := p.left == 0
 	p.mu.Unlock()
 	if last || look {
@@ -242,16 +264,27 @@ func (p *Batch) answerLocked(j *job, out *outcome) (look bool) {
 	d := &p.events[j.Value.index]
 	p.done[j.Value.index] = true
 	p.left--
+
 	if out.verdict == VerdictDelivered {
 		p.delivered++
 		if !d.Row && !out.behind && !p.each {
 			return false
 		}
 	}
-	a := Answer{Delivery: *d, Place: j.Value.index, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
+
+	a := Answer{
+		Delivery: *d,
+		Place:    j.Value.index,
+		Verdict:  out.verdict,
+		Delay:    out.delay,
+		Class:    out.class,
+		Err:      out.err,
+		Behind:   out.behind,
+	}
 	if out.verdict.counts() {
 		a.Failures++
 	}
+
 	p.answers = append(p.answers, a)
 	return true
 }

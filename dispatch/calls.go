@@ -48,11 +48,13 @@ func (r *recorded) end(l *lane, j *job, v Verdict) {
 		return
 	}
 	defer l.turns.end(r.alone)
+
 	left := 0
 	if v == VerdictReleased {
 		j.Value.batch.addFailures(j, -r.ended)
 		left = r.ended
 	}
+
 	if r.isSet {
 		_ = l.calls.Set(l.ctx, j.Value.event.ID, l.dest.Name, left) // the Calls report it
 	}
@@ -83,11 +85,13 @@ const (
 func (t *turns) begin(ctx context.Context, alone bool) bool {
 	late := time.NewTimer(turnWait)
 	defer late.Stop()
+
 	for {
 		ok, changed := t.try(alone)
 		if ok {
 			return true
 		}
+
 		select {
 		case <-changed:
 		case <-late.C:
@@ -102,17 +106,21 @@ func (t *turns) begin(ctx context.Context, alone bool) bool {
 func (t *turns) try(alone bool) (ok bool, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	switch {
 	case t.alone:
 	case !alone && time.Now().After(t.wanted):
 		t.running++
 		return true, nil
 	case alone && t.running == 0:
-		t.alone, t.wanted = true, time.Time{}
+		t.alone = true
+		t.wanted = time.Time{}
 		return true, nil
+
 	case alone:
 		t.wanted = time.Now().Add(turnKept)
 	}
+
 	return false, t.changed
 }
 
@@ -120,11 +128,13 @@ func (t *turns) try(alone bool) (ok bool, changed <-chan struct{}) {
 func (t *turns) end(alone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if alone {
 		t.alone = false
 	} else {
 		t.running--
 	}
+
 	close(t.changed)
 	t.changed = make(chan struct{})
 }

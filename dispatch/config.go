@@ -24,12 +24,15 @@ type LaneConfig struct {
 // validate returns every mistake in c, joined.
 func (c LaneConfig) validate() error {
 	err := laneconf.Validate(c.Lane)
+
 	switch {
 	case c.RateKey == nil:
 	case c.RateLimit.IsZero():
 		err = errors.Join(err, field.Errorf("rate_key", "has no effect without rate_limit"))
 	case c.Order == delivery.OrderTotal:
-		err = errors.Join(err, field.Errorf("rate_key", "order: total lets nothing go past an event that waits: limit all events together, or use order: aggregate"))
+		err = errors.Join(err, field.Errorf("rate_key",
+			"order: total lets nothing go past an event that waits: limit all events together, or use order: aggregate"))
 	}
+
 	return err
 }

@@ -46,6 +46,7 @@ func (d *database) report(err error) {
 	d.reports.Add(1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	switch {
 	case err != nil:
 		d.stopLocked()
@@ -55,6 +56,7 @@ func (d *database) report(err error) {
 		cure := cureOf(err)
 		d.cure.Store(&cure)
 		d.logLocked(err, cure, first)
+
 		if first {
 			now := time.Now()
 			d.since.Store(&now)
@@ -105,7 +107,8 @@ func cureOfOutage(err error) string {
 func (d *database) stopLocked() {
 	if d.over != nil {
 		d.over.Stop()
-		d.over, d.well = nil, time.Time{}
+		d.over = nil
+		d.well = time.Time{}
 	}
 }
 
@@ -128,11 +131,13 @@ func (d *database) settleLocked(least time.Duration) {
 	if d.over == nil || time.Since(d.well) < least {
 		return
 	}
+
 	d.log.Info("database answers again", "after", d.well.Sub(*d.since.Load()).Round(time.Millisecond), "errors", d.errors)
 	d.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: d.well})
 	d.stopLocked()
 	d.since.Store(nil)
-	d.errors, d.logged = 0, time.Time{}
+	d.errors = 0
+	d.logged = time.Time{}
 }
 
 func (d *database) down() bool { return d.lost.Load() }

@@ -31,15 +31,18 @@ func CheckDeadLetters(all []Receiver) error {
 	for i := range all {
 		byName[all[i].Name] = &all[i]
 	}
+
 	var errs []error
 	for i := range all {
 		to := all[i].Lane.OnDead.To
 		if to == "" {
 			continue
 		}
+
 		wrong := func(format string, args ...any) {
 			errs = append(errs, field.Errorf(all[i].Name+".on_dead.to", format, args...))
 		}
+
 		receiver, path := byName[to], circle(byName, &all[i])
 		switch {
 		case path != nil:
@@ -54,6 +57,7 @@ func CheckDeadLetters(all []Receiver) error {
 			wrong("%q has several shards: remove shards there", to)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -62,10 +66,12 @@ func circle(byName map[string]*Receiver, from *Receiver) (path []string) {
 	path = []string{from.Name}
 	for at, n := from, 0; at != nil && n < len(byName); n++ {
 		to := at.Lane.OnDead.To
-		if path = append(path, to); to == from.Name {
+		path = append(path, to)
+		if to == from.Name {
 			return path
 		}
 		at = byName[to]
 	}
+
 	return nil
 }

@@ -41,6 +41,7 @@ func (c Config) validate() error {
 	if c.ShutdownTimeout < 0 {
 		errs = append(errs, fmt.Errorf("shutdown timeout of %v is negative", c.ShutdownTimeout))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -68,10 +69,16 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 	if observer == nil {
 		observer = noObserver{}
 	}
+
 	observer = safeObserver{observer, log}
 	return &Dispatcher{
-		cfg: cfg, log: log, observer: observer, byName: make(map[string][]*lane), router: newRouter(),
-		database: &database{log: log, observer: observer}, refusals: &refusals{log: log, observer: observer},
+		cfg:      cfg,
+		log:      log,
+		observer: observer,
+		byName:   make(map[string][]*lane),
+		router:   newRouter(),
+		database: &database{log: log, observer: observer},
+		refusals: &refusals{log: log, observer: observer},
 	}, nil
 }
 
@@ -90,8 +97,10 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	case h == nil:
 		return fmt.Errorf("%w %q: it has no handler: set Handler to what delivers its events", ErrDestination, name)
 	case d.byName[name] != nil:
-		return fmt.Errorf("%w %q: another destination has this name: add it once, and route other event types to it with Route", ErrDestination, name)
+		return fmt.Errorf("%w %q: another destination has this name: add it once, and route other event types to it with Route",
+			ErrDestination, name)
 	}
+
 	err := cfg.validate()
 	if err == nil && !cfg.RateLimit.IsZero() && d.cfg.Reserve == nil {
 		err = errNoReserve
@@ -99,20 +108,26 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	if err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
+
 	cfg.Lane = laneconf.WithDefaults(cfg.Lane)
+
 	var lanes []*lane
 	if err := safecall.Call("KeepsOrder", func() { lanes = newLanes(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
+
 	for _, l := range lanes {
-		l.observer, l.calls = d.observer, d.cfg.Calls
+		l.observer = d.observer
+		l.calls = d.cfg.Calls
 		if !cfg.RateLimit.IsZero() {
 			// Each lane has a limiter: package limit bounds the sum of all limiters that reserve under one name.
 			l.limiter = limit.New(name, limit.Rate{Rate: cfg.RateLimit, Burst: cfg.RateBurst}, cfg.RateKey != nil, d.cfg.Reserve)
 		}
 	}
+
 	d.lanes = append(d.lanes, lanes...)
 	d.byName[name] = lanes
+
 	return nil
 }
 
@@ -149,6 +164,7 @@ func (d *Dispatcher) Drops(destination string) (settings []string) {
 	if d.router.filters(l) {
 		settings = append(settings, "when")
 	}
+
 	return settings
 }
 
@@ -164,6 +180,7 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 			l.ctx = delivery.WithCall(d.workCtx, call)
 		}
 	}
+
 	return d.workCtx
 }
 
@@ -177,7 +194,9 @@ func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
 			l.workers.stopWatchdog()
 		}
 	}()
+
 	defer d.database.settle(0) // no need to wait for calm
+
 	return d.drain(engine)
 }
 
@@ -248,21 +267,26 @@ func (d *Dispatcher) RouteWhen(pattern string, filter delivery.Filter, names ...
 	if err := routing.Check(pattern); err != nil {
 		return err
 	}
+
 	var lanes []*lane
 	seen := make(map[string]bool)
 	for _, name := range names {
 		l := d.first(name)
 		if l == nil {
-			return fmt.Errorf("route %q: %w %q: nothing has this name: add the destination first%s", pattern, ErrDestination, name, d.added())
+			return fmt.Errorf("route %q: %w %q: nothing has this name: add the destination first%s",
+				pattern, ErrDestination, name, d.added())
 		}
 		if !seen[name] {
 			lanes = append(lanes, l)
 		}
+
 		seen[name] = true
 	}
+
 	if len(lanes) == 0 {
 		return fmt.Errorf("route %q: %w: none is named: name one or more", pattern, ErrDestination)
 	}
+
 	return d.router.add(pattern, lanes, filter)
 }
 
@@ -316,12 +340,14 @@ func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 	if !d.router.filtered {
 		return nil
 	}
+
 	w, _ := d.router.routeOf(eventType)
 	for i, to := range w.lanes {
 		if to.dest.Name == destination {
 			return w.filters[i]
 		}
 	}
+
 	l := d.first(destination)
 	return l.counts(l.dest.Filter, "") // a stored delivery whose route has ended
 }
@@ -371,10 +397,12 @@ func (d *Dispatcher) setPaused(lanes []*lane, paused bool) {
 	if paused {
 		set = (*lane).pause
 	}
+
 	changed := false
 	for _, l := range lanes {
 		changed = set(l) || changed
 	}
+
 	switch {
 	case changed && paused:
 		d.log.Info("destination paused", "destination", lanes[0].dest.Name)
@@ -409,6 +437,7 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 			l.repeats.end(l.log)
 		}
 	}()
+
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
@@ -417,17 +446,21 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 			l.workers.busy.Wait()
 		}
 	}()
+
 	patience := time.NewTimer(d.cfg.ShutdownTimeout)
 	defer patience.Stop()
+
 	select {
 	case <-idle:
 		return d.ended()
 	case <-patience.C:
 		d.log.Warn("deliveries cancelled after the shutdown timeout", "shutdown_timeout", d.cfg.ShutdownTimeout)
 	}
+
 	d.cancelWork(ErrStopping)
 	grace := time.NewTimer(returnGrace)
 	defer grace.Stop()
+
 	select {
 	case <-idle:
 		return d.ended()
@@ -456,9 +489,11 @@ func (d *Dispatcher) unfinished() error {
 			names = append(names, l.dest.Name)
 		}
 	}
+
 	if names == nil {
 		return nil
 	}
+
 	return shutdownError(slices.Compact(names)) // lanes of one destination are adjacent
 }
 
@@ -498,7 +533,9 @@ func (g safeObserver) Observe(incident delivery.Incident) {
 		defer close(over)
 		err = safecall.Call("the observer", func() { g.to.Observe(incident) })
 	}()
+
 	<-over
+
 	if err != nil {
 		g.log.Error("incident observer failed", "incident", incident.Kind.String(), "destination", incident.Destination, "err", err)
 	}
@@ -511,7 +548,12 @@ func (noObserver) Observe(delivery.Incident) {}
 
 // Stats returns the current figures, without those of the engine. It is cheap and queries no server.
 func (d *Dispatcher) Stats() observe.Stats {
-	s := observe.Stats{DatabaseDown: d.database.down(), DatabaseDownSince: d.database.downSince(), DatabaseCure: d.database.refusal(), Refusals: d.refusals.now()}
+	s := observe.Stats{
+		DatabaseDown:      d.database.down(),
+		DatabaseDownSince: d.database.downSince(),
+		DatabaseCure:      d.database.refusal(),
+		Refusals:          d.refusals.now(),
+	}
 	s.Destinations = d.destinationStats((*lane).stats)
 	return s
 }
@@ -532,6 +574,7 @@ func (d *Dispatcher) destinationStats(of func(*lane) observe.DestinationStats) (
 		}
 		stats = append(stats, all)
 	}
+
 	return stats
 }
 

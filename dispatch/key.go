@@ -52,18 +52,22 @@ func appendKey(b []byte, e *delivery.Event) []byte {
 	if e.AggregateID == "" {
 		return b
 	}
+
 	start := len(b)
 	b = append(b, e.AggregateType...)
 	b = append(b, '/')
 	b = append(b, e.AggregateID...)
 	if len(b)-start > maxKeyBytes {
 		sum := sha256.Sum256(b[start:])
+
 		end := start + keptBytes
 		for end > start && !utf8.RuneStart(b[end]) { // names in SQL_ASCII may be no text
 			end--
 		}
+
 		b = append(b[:end], '#')
 		b = hex.AppendEncode(b, sum[:])
 	}
+
 	return b
 }

@@ -79,18 +79,28 @@ type lane struct {
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
-		dest: newDestination(name, cfg), target: newTarget(h, cfg), throughput: throughput{window: window, pace: startPace},
-		log: log.With("destination", name), observer: noObserver{}, onCapacity: func() {}, outage: &outage{}, repeats: &repeats{every: repeatsEvery},
-		slow: make(map[*job]struct{}), turns: processTurns,
+		dest:       newDestination(name, cfg),
+		target:     newTarget(h, cfg),
+		throughput: throughput{window: window, pace: startPace},
+		log:        log.With("destination", name),
+		observer:   noObserver{},
+		onCapacity: func() {},
+		outage:     &outage{},
+		repeats:    &repeats{every: repeatsEvery},
+		slow:       make(map[*job]struct{}),
+		turns:      processTurns,
 	}
+
 	l.workers = workers{lane: l, epoch: time.Now()}
 	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
+
 	if k, ok := delivery.As[delivery.PositionStore](h); ok && k.StoresPosition() {
 		l.dest.Position = k
 	}
 	if k, ok := h.(delivery.OrderedBatchHandler); ok {
 		l.together = k.KeepsOrder() && !l.dest.BlockOnDead
 	}
+
 	return l
 }
 
@@ -101,14 +111,18 @@ func (l *lane) Destination() *Destination { return &l.dest }
 func (l *lane) Serve(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onCapacity, l.owned = nil, onCapacity, true
+	l.agg = nil
+	l.onCapacity = onCapacity
+	l.owned = true
 }
 
 // Own assigns the lane to an engine with order.
 func (l *lane) Own(onCapacity func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.agg, l.onCapacity, l.owned = newQueues(&l.dest, &l.target), onCapacity, true
+	l.agg = newQueues(&l.dest, &l.target)
+	l.onCapacity = onCapacity
+	l.owned = true
 }
 
 // isUnordered reports whether events of the lane may arrive in any order.
@@ -123,10 +137,12 @@ func (l *lane) isUnordered() bool {
 func (l *lane) Disown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
 	}
+
 	l.health.Forget()
 	l.outage.ends(l)
 	l.owned = false
@@ -146,6 +162,7 @@ func (l *lane) Withdraw() {
 func (l *lane) Reserve(r Request) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	n := r.N
 	if r.Replay {
 		most := l.replayLimitLocked()
@@ -155,17 +172,21 @@ func (l *lane) Reserve(r Request) int {
 		}
 		n = min(n, free)
 	}
+
 	now := time.Now()
 	capacity := l.capacityLocked(now)
-	if (r.Once || r.Replay) && capacity < min(n, l.worthwhileLocked()) { // otherwise each finished call of a full lane would trigger a read
-		capacity = 0
+	if (r.Once || r.Replay) && capacity < min(n, l.worthwhileLocked()) {
+		capacity = 0 // otherwise each finished call of a full lane would trigger a read
 	}
+
 	reserved := min(n, capacity)
 	l.load += reserved
 	l.health.Take(reserved)
+
 	if reserved < n {
 		l.refuseLocked(now)
 	}
+
 	return reserved
 }
 
@@ -173,12 +194,14 @@ func (l *lane) Reserve(r Request) int {
 func (l *lane) Capacity(stored bool) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	capacity := l.capacityLocked(now)
 	if capacity < l.worthwhileLocked() || stored && l.health.Waits(now, true) {
 		l.refuseLocked(now)
 		return 0
 	}
+
 	return capacity
 }
 
@@ -201,10 +224,12 @@ func (l *lane) Chooses() (among int, ok bool) {
 func (l *lane) Waits(stored bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	if !l.health.Waits(now, stored) {
 		return false
 	}
+
 	l.refuseLocked(now)
 	return true
 }
@@ -214,6 +239,7 @@ func (l *lane) Return(n int) {
 	if n <= 0 {
 		return
 	}
+
 	l.mu.Lock()
 	l.load -= n
 	call := l.returnLocked(n)
@@ -246,6 +272,7 @@ func (l *lane) Deliver(p *Batch, unblock []Key) {
 	if held == 0 {
 		return
 	}
+
 	// A lane that recovers has a small budget. It must not spend the budget on deliveries that wait behind a failure,
 	// and write them row by row. Their capacity is free. A refused engine must be notified, even if the blocked
 	// delivery was the only probe.
@@ -261,6 +288,7 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 
 	a := l.agg
 	p.order = a
+
 	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
 		l.compactLocked()
 	}
@@ -274,6 +302,7 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 		j, d := &p.jobs[i], &p.events[i]
 		j.Value = task{batch: p, index: i, event: d.Event}
 		turn := order.Begins
+
 		if a != nil {
 			e := d.entry(a)
 			e.Now = now
@@ -303,8 +332,8 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 	if len(back) > 0 {
 		l.health.Held(now, len(back))
 	}
-	held = len(back)
 
+	held = len(back)
 	if begun := l.aheadLocked() - (len(l.queue) - l.head); l.health.Impaired() {
 		if n, ok := l.health.Chooses(begun); ok {
 			back = append(back, l.chooseLocked(n)...)
@@ -313,6 +342,7 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 
 	l.startWorkersLocked()
 	l.answerUnstarted(back)
+
 	return held
 }
 
@@ -324,17 +354,22 @@ func (l *lane) chooseLocked(n int) []unstarted {
 	if len(queue) <= n {
 		return nil
 	}
+
 	first := len(queue) - 1
-	if behind := slices.IndexFunc(queue, func(j *job) bool { return j.Next() != nil }); behind >= 0 && rand.IntN(2) == 0 { //nolint:gosec // no secret
+	behind := slices.IndexFunc(queue, func(j *job) bool { return j.Next() != nil })
+	if behind >= 0 && rand.IntN(2) == 0 { //nolint:gosec // no secret
 		first = behind
 	}
+
 	queue[0], queue[first] = queue[first], queue[0]
 	rand.Shuffle(len(queue)-1, func(i, k int) { queue[i+1], queue[k+1] = queue[k+1], queue[i+1] }) //nolint:gosec // no secret
 	slices.SortStableFunc(queue, func(a, b *job) int { return l.health.Compare(a.Value.event, b.Value.event) })
 
-	l.queue, l.head = queue[n:], 0
+	l.queue = queue[n:]
+	l.head = 0
 	gone := l.emptyLocked()
 	l.queue = queue[:n:n]
+
 	return gone
 }
 
@@ -342,6 +377,7 @@ func (l *lane) chooseLocked(n int) []unstarted {
 func (l *lane) SetRows(key Key, rows Rows) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	a := l.agg
 	switch rows {
 	case NoRows:
@@ -357,14 +393,17 @@ func (l *lane) SetRows(key Key, rows Rows) {
 func (l *lane) Order(key Key) (o Order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	a := l.agg
 	if a == nil {
 		return o
 	}
+
 	o = Order{Aggregates: a.Blocked(), Failures: a.Failures(), Returned: a.Returned(), Stopped: a.Stopped()}
 	if key != (Key{}) {
 		o.Blocked, o.Busy = a.IsBlocked(key), a.Busy(key)
 	}
+
 	return o
 }
 
@@ -398,13 +437,14 @@ func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duratio
 	places := l.begins(all)
 	wants := make([]limit.Want, 0, len(places))
 	began := time.Now()
+	isBounded := l.dest.RateKey != nil && within > 0
 	for _, at := range places {
-		isLate := l.dest.RateKey != nil && within > 0 && len(wants) > 0 && time.Since(began) > within
-		if isLate {
+		if isBounded && len(wants) > 0 && time.Since(began) > within {
 			break
 		}
 		wants = append(wants, limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited})
 	}
+
 	late := places[len(wants):]
 	places = places[:len(wants)]
 
@@ -415,15 +455,19 @@ func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duratio
 	case some == nil:
 		some = make([]time.Duration, len(wants))
 	}
+
 	if err != nil {
 		l.log.Debug("rate limit query failed", "err", err)
 	}
+
 	now := time.Now()
 	waits = make([]time.Duration, len(all))
 	held := uint64(0)
 	for i, at := range places {
 		d := &all[at]
-		if waits[at] = some[i]; some[i] > 0 {
+		waits[at] = some[i]
+
+		if some[i] > 0 {
 			held++
 			if !d.Expires.IsZero() {
 				waits[at] = max(min(waits[at], d.Expires.Sub(now)), time.Millisecond)
@@ -431,14 +475,17 @@ func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duratio
 			l.figures.skipped.limitedFor(now.Add(waits[at]))
 		}
 	}
+
 	for _, at := range late {
 		waits[at] = NotEvaluated
 	}
+
 	if !l.limiter.Keyed() {
 		for i := 1; i < len(waits); i++ {
 			waits[i] = max(waits[i], waits[i-1])
 		}
 	}
+
 	l.figures.skipped.limited.Add(held)
 	return waits
 }
@@ -448,9 +495,11 @@ func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duratio
 func (l *lane) begins(all []Delivery) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	places := make([]int, 0, len(all))
 	a := l.agg
+
 	for i := range all {
 		d := &all[i]
 		held := a != nil && a.Held(d.entry(a))
@@ -459,6 +508,7 @@ func (l *lane) begins(all []Delivery) []int {
 		}
 		places = append(places, i)
 	}
+
 	return places
 }
 
@@ -467,6 +517,7 @@ func (l *lane) rateKey(e *delivery.Event) string {
 	if l.dest.RateKey == nil {
 		return ""
 	}
+
 	began := time.Now()
 	key, err := keyOf(l.dest.RateKey, &delivery.Candidate{Event: e})
 	l.logSlow("rate_key", "", e, began)
@@ -477,6 +528,7 @@ func (l *lane) rateKey(e *delivery.Event) string {
 		sum := sha256.Sum256([]byte(key))
 		return hex.EncodeToString(sum[:])
 	}
+
 	return key
 }
 
@@ -500,7 +552,8 @@ const slow = 100 * time.Millisecond
 // logSlow logs a call of a filter or of the function of a rate key that took long.
 func (l *lane) logSlow(of, route string, e *delivery.Event, began time.Time) {
 	if took := time.Since(began); took > slow {
-		l.log.Warn("slow evaluation", "of", of, "event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "route", route, "took", took)
+		l.log.Warn("slow evaluation", "of", of,
+			"event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "route", route, "took", took)
 	}
 }
 
@@ -511,6 +564,7 @@ func (l *lane) counts(f delivery.Filter, route string) delivery.Filter {
 	}
 	return func(c *delivery.Candidate) (bool, error) {
 		began := time.Now()
+
 		passes, err := ask(f, c)
 		l.logSlow("filter", route, c.Event, began)
 		if err != nil {
@@ -519,13 +573,18 @@ func (l *lane) counts(f delivery.Filter, route string) delivery.Filter {
 		if !passes {
 			l.figures.skipped.filtered.Add(1)
 		}
+
 		return passes, nil
 	}
 }
 
 // restingLocked reports whether the lane begins no deliveries.
 func (l *lane) restingLocked() bool {
-	return l.paused || l.health.Rests() || l.workers.stuck > 0 && l.workers.allowedLocked() <= 0 || l.agg != nil && l.agg.Withdrawn()
+	if l.paused || l.health.Rests() || l.workers.allStuckLocked() {
+		return true
+	}
+
+	return l.agg != nil && l.agg.Withdrawn()
 }
 
 // pause pauses the lane, and reports whether it was running.
@@ -536,6 +595,7 @@ func (l *lane) pause() bool {
 	if !was {
 		l.answerUnstarted(l.emptyLocked())
 	}
+
 	l.mu.Unlock()
 	return !was
 }
@@ -546,12 +606,15 @@ func (l *lane) resume() bool {
 	was := l.paused
 	l.paused = false
 	call := func() {}
+
 	if was {
 		l.refuseLocked(time.Now()) // the engine may have missed events during the pause, and the timer the lack of capacity
 		call = l.wakeLocked()
 	}
+
 	l.mu.Unlock()
 	call()
+
 	return was
 }
 
@@ -566,9 +629,10 @@ func (l *lane) worthwhileLocked() int {
 }
 
 func (l *lane) capacityLocked(now time.Time) int {
-	if l.stopped || l.paused || l.workers.stuck > 0 && l.workers.allowedLocked() <= 0 {
+	if l.stopped || l.paused || l.workers.allStuckLocked() {
 		return 0
 	}
+
 	capacity := l.sizeLocked() - l.aheadLocked()
 	_, chooses := l.health.Chooses(0)
 	if chooses {
@@ -577,13 +641,16 @@ func (l *lane) capacityLocked(now time.Time) int {
 	if l.agg != nil {
 		capacity = min(capacity, maxBehind-l.load)
 	}
+
 	if l.health.Impaired() {
 		// An impaired destination has at most that many deliveries in flight, however large its batches are.
 		capacity = l.health.Allowed(now, min(capacity, maxQueued+l.load), l.load, l.aheadLocked())
 	}
+
 	if l.limiter != nil {
 		capacity = l.limiter.Capacity(now, capacity)
 	}
+
 	switch {
 	case !l.throughput.slow() || chooses:
 	case l.agg != nil && l.dest.Total:
@@ -594,6 +661,7 @@ func (l *lane) capacityLocked(now time.Time) int {
 		// again, endlessly.
 		capacity = min(capacity, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
 	}
+
 	return max(0, capacity)
 }
 
@@ -629,6 +697,7 @@ func (l *lane) sizeLocked() int {
 	if l.agg != nil && l.dest.Total {
 		workers = 1
 	}
+
 	parallel := workers * l.perCall()
 	if l.throughput.slow() {
 		return parallel
@@ -636,7 +705,9 @@ func (l *lane) sizeLocked() int {
 	if l.throughput.pace <= 0 {
 		return max(maxQueued, parallel)
 	}
-	return min(max(int(int64(workers)*int64(l.throughput.window)/int64(l.throughput.pace)), parallel), max(maxQueued, parallel))
+
+	inWindow := int(int64(workers) * int64(l.throughput.window) / int64(l.throughput.pace))
+	return min(max(inWindow, parallel), max(maxQueued, parallel))
 }
 
 // compactLocked drops the jobs before the head of the queue. Under load the queue is never empty, and its array would
@@ -644,7 +715,8 @@ func (l *lane) sizeLocked() int {
 func (l *lane) compactLocked() {
 	n := copy(l.queue, l.queue[l.head:])
 	clear(l.queue[n:])
-	l.queue, l.head = l.queue[:n], 0
+	l.queue = l.queue[:n]
+	l.head = 0
 }
 
 // startWorkersLocked starts as many workers as the queue justifies, each with its first jobs. A worker must not take
@@ -654,9 +726,11 @@ func (l *lane) startWorkersLocked() {
 	if l.target.batch == nil && l.throughput.pace < chunkTime/maxChunk {
 		per = maxChunk // another worker would only wait for the lock
 	}
+
 	wanted := min(l.workers.allowedLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
 	started := max(0, wanted-l.running)
 	l.running += started
+
 	for range started {
 		first := l.takeLocked(nil)
 		if len(first) == 0 {
@@ -676,16 +750,20 @@ func (l *lane) take(w *worker, buf []*job) []*job {
 		buf = nil
 		l.workers.removeLocked(w)
 		l.workers.ended = append(l.workers.ended, w)
-		l.queue, l.head = l.queue[:0], 0
+		l.queue = l.queue[:0]
+		l.head = 0
 		call = l.wakeLocked() // a slow lane has capacity only while a worker is missing
 	}
+
 	l.mu.Unlock()
 	call()
+
 	return buf
 }
 
 func (l *lane) takeLocked(buf []*job) []*job {
 	waiting := len(l.queue) - l.head
+
 	n := 1
 	if l.target.batch != nil {
 		n = l.dest.Batch
@@ -707,6 +785,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 			if len(buf) > 0 {
 				break
 			}
+
 			n = 1
 			l.health.Begins(j.Value.event.ID)
 			if l.health.Slow(j.Value.event.ID) {
@@ -722,7 +801,9 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		if q == nil {
 			continue
 		}
+
 		q.Begin(j)
+
 		if l.target.batch != nil && !l.together {
 			continue
 		}
@@ -733,11 +814,13 @@ func (l *lane) takeLocked(buf []*job) []*job {
 			if next == nil || l.aloneLocked(next) {
 				break
 			}
+
 			q.Begin(next)
 			buf = append(buf, next)
 			j = next
 		}
 	}
+
 	return buf
 }
 
@@ -754,6 +837,7 @@ func (l *lane) heldLocked(j *job) (delay time.Duration, why error, ok bool) {
 	if isSlow && len(l.slow) >= max(1, l.workers.allowedLocked()/2) {
 		return l.health.Postponed(now, j.Value.event.ID)
 	}
+
 	return l.health.Holds(now, j.Value.event.Type)
 }
 
@@ -770,9 +854,11 @@ func (l *lane) large(j *job) bool { return l.calls != nil && len(j.Value.event.P
 func (l *lane) putBack(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	back := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
 		delete(l.slow, j)
+
 		if j.Cut() {
 			continue
 		}
@@ -780,12 +866,15 @@ func (l *lane) putBack(jobs []*job) {
 			back = append(back, j)
 		}
 	}
+
 	l.head -= len(back)
 	if l.head < 0 {
 		l.queue = append(make([]*job, -l.head, len(l.queue)-l.head), l.queue...)
 		l.head = 0
 	}
+
 	copy(l.queue[l.head:], back)
+
 	if !l.restingLocked() {
 		l.startWorkersLocked()
 	}
@@ -798,24 +887,34 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 // settle records the outcomes of the first n jobs of a chunk, and leaves the jobs with which the worker continues. A
 // non-nil r is the failure of the n-th job.
 func (l *lane) settle(c *chunk, n int, r *result) {
-	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
+	jobs := c.jobs[:n]
+	outs := c.outs[:n]
+	rest := c.jobs[n:]
 	out := &outs[n-1]
 	from, to := out.from, out.to
+
 	if r != nil {
 		of := health.Call{Began: c.begin.Add(from), Took: to - from}
 		if n > 1 {
 			of.Proof = c.begin.Add(outs[n-2].from)
 		}
+
 		*out = l.classify(jobs[n-1], &of, r)
-		out.from, out.to = from, to
+		out.from = from
+		out.to = to
 	}
+
 	c.record.end(l, jobs[n-1], out.verdict)
+
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
 		l.putBack(rest)
 		rest = nil
 	}
+
 	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
-	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
+	c.jobs = rest
+	c.outs = c.outs[n : n+len(rest)]
+	c.from = to
 }
 
 // settleBatch records the outcomes of jobs that shared a call. Jobs behind a failed one of their aggregate count as
@@ -824,26 +923,34 @@ func (l *lane) settleBatch(c *chunk, results []*result) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
 	of := health.Call{Began: c.begin, Took: elapsed, Shared: len(c.jobs) > 1}
+
 	if results == nil || slices.ContainsFunc(results, (*result).reachable) {
-		of.Proof, of.Shared = c.begin, false
+		of.Proof = c.begin
+		of.Shared = false
 	}
+
 	of.Others = results == nil || slices.Contains(results, nil)
+
 	var broken map[*order.Queue[task]]Verdict
 	for i, j := range c.jobs {
 		var r *result
 		if results != nil {
 			r = results[i]
 		}
+
 		group := j.Queue()
 		if v := broken[group]; r != nil && group != nil && v != 0 {
 			outs[i] = outcome{verdict: j.Value.behind(v)}
 			continue
 		}
+
 		outs[i] = outcome{verdict: VerdictDelivered}
 		if r != nil {
 			outs[i] = l.classify(j, &of, r)
 		}
+
 		outs[i].to = elapsed
+
 		if outs[i].verdict != VerdictDelivered && group != nil {
 			if broken == nil {
 				broken = make(map[*order.Queue[task]]Verdict)
@@ -851,6 +958,7 @@ func (l *lane) settleBatch(c *chunk, results []*result) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
+
 	c.record.end(l, c.jobs[0], outs[0].verdict)
 	l.finished(c.begin, elapsed, c.jobs, outs)
 }
@@ -869,28 +977,34 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	l.figures.record(begin, elapsed, jobs, outs)
 	l.mu.Lock()
 	l.load -= len(jobs)
+
 	if elapsed != notBegun {
 		l.throughput.observe(elapsed / time.Duration(len(jobs)))
 	}
+
 	var changed health.Change
 	ends := false
 	var gone []unstarted
+
 	if l.health.Impaired() {
 		for _, j := range jobs {
 			delete(l.slow, j)
 		}
+
 		now := time.Now()
 		changed = l.reportLocked(now, begin, jobs, outs)
 		l.engineWaits = l.engineWaits || changed.Closes || l.health.Recovers() // a refused request may fit now
 		l.armLocked(now)
 		ends = changed.Closes && l.outage.ends(l)
 	}
+
 	rests := l.restingLocked()
 	for i, j := range jobs {
 		if j.Value.batch.order != nil {
 			gone = l.leaveLocked(gone, j, &outs[i], rests || l.stopped)
 		}
 	}
+
 	if rests {
 		// Earlier queued jobs. None is a probe: probes are reserved only while nothing else is in flight.
 		gone = append(gone, l.emptyLocked()...)
@@ -898,14 +1012,17 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	} else {
 		l.startWorkersLocked()
 	}
+
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.Cut() })
 	call := l.wakeLocked()
+
 	// Last, and under the lock: see Batch.answer. An answered batch may be refilled at once.
 	answerBatches(jobs, outs)
 	l.answerUnstarted(gone)
 	l.mu.Unlock()
 	l.logChange(changed, ends)
 	call()
+
 	return rest
 }
 
@@ -915,10 +1032,13 @@ func (l *lane) leaveLocked(gone []unstarted, j *job, out *outcome, rests bool) [
 	how, v := order.Failed, VerdictParked
 	switch {
 	case out.verdict.Settles() || out.verdict == VerdictDead && !l.dest.BlockOnDead:
-		how, v = order.Done, VerdictReleased
+		how = order.Done
+		v = VerdictReleased
 	case out.verdict == VerdictReleased:
-		how, v = order.Undone, VerdictReleased
+		how = order.Undone
+		v = VerdictReleased
 	}
+
 	behind, next, with := j.Value.batch.order.Leave(j, how, rests)
 	out.behind = behind
 	if next != nil {
@@ -927,6 +1047,7 @@ func (l *lane) leaveLocked(gone []unstarted, j *job, out *outcome, rests bool) [
 	if len(with) == 0 {
 		return gone
 	}
+
 	return l.appendUnstartedLocked(gone, with, v)
 }
 
@@ -941,6 +1062,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 			all.Answered++
 			e := jobs[i].Value.event
 			l.health.Answered(now, e.ID, e.Type, begin.Add(out.from), out.verdict == VerdictDelivered)
+
 		case out.unclear && out.verdict.counts():
 			all.Refused++
 			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
@@ -948,6 +1070,7 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 			l.health.Counted(now, jobs[i].Value.event.ID, out.delay, out.verdict == VerdictDead)
 		}
 	}
+
 	return l.health.Record(now, begin, all, l.sizeLocked(), min(l.load+len(jobs), l.running*l.perCall()))
 }
 
@@ -957,19 +1080,27 @@ func (l *lane) classify(j *job, c *health.Call, r *result) outcome {
 		// The relay interrupted the handler: its error is meaningless.
 		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
 	}
-	if l.dest.Position != nil && (r.reopen || r.late || r.unanswered) {
+
+	isUnknown := r.reopen || r.late || r.unanswered
+	if l.dest.Position != nil && isUnknown {
 		l.fault(c.Began, r, false)
-		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: fmt.Errorf("%w: %w", delivery.ErrReopen, r)}
+		reopen := fmt.Errorf("%w: %w", delivery.ErrReopen, r)
+		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: reopen}
 	}
+
 	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
+
 	if r.exhausted && l.down() { // the probe has not reached the destination
 		l.fault(c.Began, r, false)
 		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: r}
 	}
+
 	if r.exhausted {
 		return l.throttle(log, j, c.Began, r)
 	}
-	isLost := r.unavailable || r.late && l.lateInOutage(j, c, r) // an unanswered probe says nothing about its event; a panic does
+
+	// An unanswered probe says nothing about its event; a panic does.
+	isLost := r.unavailable || r.late && l.lateInOutage(j, c, r)
 	isFinal := r.permanent
 	switch {
 	case r.unclear || isLost:
@@ -981,26 +1112,39 @@ func (l *lane) classify(j *job, c *health.Call, r *result) outcome {
 	case r.throttled:
 		return l.throttle(log, j, c.Began, r)
 	}
+
 	if r.unanswered {
 		l.unanswered(j, c.Began)
 	}
 
 	failures := j.Value.failures() + 1
 	out := outcome{
-		verdict: VerdictFailed, class: delivery.ClassEvent, err: r, permanent: isFinal, unclear: r.unclear,
-		silent: isLost || r.late || r.unanswered,
+		verdict:   VerdictFailed,
+		class:     delivery.ClassEvent,
+		err:       r,
+		permanent: isFinal,
+		unclear:   r.unclear,
+		silent:    isLost || r.late || r.unanswered,
 	}
+
 	if isFinal || failures >= l.dest.MaxAttempts {
 		l.repeats.log(l.log, log, slog.LevelError, "event is a dead letter", r, "class", delivery.ClassEvent, "permanent", isFinal)
 		l.observer.Observe(delivery.Incident{
-			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.dest.Name, EventID: j.Value.event.ID, EventType: j.Value.event.Type, Err: r,
+			Kind:        delivery.IncidentDead,
+			Time:        time.Now(),
+			Destination: l.dest.Name,
+			EventID:     j.Value.event.ID,
+			EventType:   j.Value.event.Type,
+			Err:         r,
 		})
+
 		out.verdict = VerdictDead
 		return out
 	}
 
 	out.delay = max(r.delay, backoff.Wait(l.dest.Backoff, failures))
 	l.repeats.log(l.log, log, slog.LevelWarn, "delivery failed", r, "class", delivery.ClassEvent, "retry_in", out.delay)
+
 	return out
 }
 
@@ -1044,16 +1188,20 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 	now := time.Now()
 	of := *c
 	of.Type = j.Value.event.Type
+
 	var f health.Failure
 	if err.unclear {
 		f = l.health.Refused(now, id, of, err, isLast)
 	} else {
 		f = l.health.Lost(now, id, of, err, isLast)
 	}
+
 	l.health.Asked(now, id, err.delay)
+
 	if f.Longer {
 		l.refuseLocked(now) // the events of this lane must be queried after the pause
 	}
+
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
 
@@ -1073,7 +1221,8 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 
 	switch {
 	case f.Suspected:
-		l.repeats.log(l.log, log, slog.LevelInfo, "destination fails over one event and answers others", err, "class", delivery.ClassDestination, "retry_in", out.delay)
+		l.repeats.log(l.log, log, slog.LevelInfo, "destination fails over one event and answers others", err,
+			"class", delivery.ClassDestination, "retry_in", out.delay)
 	case begins:
 		l.reportUnavailable(log, time.Now(), err)
 	case f.Again && f.Longer:
@@ -1081,6 +1230,7 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 	default:
 		log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	}
+
 	return out, false
 }
 
@@ -1098,13 +1248,16 @@ func (l *lane) fault(began time.Time, err error, repeat bool) (pause time.Durati
 	if f.Longer {
 		l.refuseLocked(now)
 	}
+
 	begins := f.Opened && l.outage.begins(l)
 	l.mu.Unlock()
 	l.figures.fault(now, err)
+
 	if begins || repeat {
 		l.reportUnavailable(l.log, now, err)
 		return f.Pause
 	}
+
 	l.log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
 	return f.Pause
 }
@@ -1140,15 +1293,20 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) 
 	if err.exhausted {
 		out.class = delivery.ClassRelay
 	}
+
 	l.mu.Lock()
 	now := time.Now()
-	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, 2*l.throughput.pace/time.Duration(max(1, l.running)))
+	gap := 2 * l.throughput.pace / time.Duration(max(1, l.running))
+	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, gap)
 	if t.Quarantined {
-		out.verdict, out.delay = VerdictQuarantined, t.Delay
+		out.verdict = VerdictQuarantined
+		out.delay = t.Delay
 	} else {
 		l.refuseLocked(now)
 	}
+
 	l.mu.Unlock()
+
 	switch {
 	case t.Quarantined:
 		l.repeats.log(l.log, log, slog.LevelInfo, "event throttled and quarantined", err, "class", out.class, "retry_in", out.delay)
@@ -1159,6 +1317,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) 
 	default:
 		log.Debug("destination still throttles", "class", out.class, "gap", t.Gap, "wait", err.delay, "err", err)
 	}
+
 	return out
 }
 
@@ -1185,6 +1344,7 @@ func (l *lane) replayLimitLocked() int {
 	if l.throughput.pace <= 0 {
 		return max(1, half)
 	}
+
 	workers := max(1, l.workers.allowedLocked())
 	quick := int(int64(workers) * int64(replayWindow) / int64(l.throughput.pace))
 	return max(1, min(half, max(workers*l.perCall()/2, quick)))
@@ -1200,14 +1360,17 @@ func (l *lane) halted() bool {
 // refuseLocked records that an engine did not get the capacity that it requested.
 func (l *lane) refuseLocked(now time.Time) {
 	l.engineWaits = true
+
 	if !l.health.Impaired() && l.limiter == nil {
 		return
 	}
+
 	// An engine requests capacity before it knows whether there are events, so only handed-over deliveries count as
 	// pressure.
 	if l.agg == nil {
 		l.health.Press(l.aheadLocked())
 	}
+
 	l.armLocked(now)
 }
 
@@ -1217,12 +1380,14 @@ func (l *lane) wakeLocked() func() {
 	if !l.engineWaits {
 		return func() {}
 	}
+
 	if now := time.Now(); l.capacityLocked(now) < l.worthwhileLocked() {
 		if l.limiter != nil {
 			l.armLocked(now) // the limit has closed since the refusal, and answers do not open it
 		}
 		return func() {}
 	}
+
 	l.engineWaits = false
 	return l.onCapacity
 }
@@ -1233,16 +1398,19 @@ func (l *lane) armLocked(now time.Time) {
 	if l.stopped {
 		return
 	}
+
 	wanted := 0
 	if l.engineWaits {
 		wanted = l.worthwhileLocked()
 	}
+
 	next := l.health.Next(now, wanted)
 	if l.engineWaits && l.limiter != nil {
 		if d := l.limiter.Wait(now); d > 0 && (next == 0 || d < next) {
 			next = d
 		}
 	}
+
 	switch {
 	case next == 0:
 	case l.timer == nil:
@@ -1259,6 +1427,7 @@ func (l *lane) tick() {
 		l.mu.Unlock()
 		return
 	}
+
 	now := time.Now()
 	change := l.health.Calm(now)
 	ends := change.Closes && l.outage.ends(l)
@@ -1335,33 +1504,41 @@ func (l *lane) answerUnstarted(all []unstarted) {
 func (l *lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.stopped = true
+
 	if l.timer != nil {
 		l.timer.Stop()
 	}
+
 	gone := l.emptyLocked()
 	if l.agg != nil {
 		gone = l.appendUnstartedLocked(gone, l.agg.Withdraw(), VerdictReleased)
 	}
+
 	l.answerUnstarted(gone)
 }
 
 // emptyLocked empties the queue, and returns its jobs and the jobs that wait behind them.
 func (l *lane) emptyLocked() (gone []unstarted) {
 	queue := l.queue[l.head:]
-	l.queue, l.head = nil, 0
+	l.queue = nil
+	l.head = 0
 	for _, j := range queue {
 		if delay, err, ok := l.postponedLocked(j); ok {
 			gone = l.postponeLocked(gone, j, delay, err)
 			continue
 		}
+
 		if o := j.Value.batch.order; o != nil {
 			gone = l.appendUnstartedLocked(gone, o.Release(j), VerdictReleased)
 			continue
 		}
+
 		l.load--
 		gone = append(gone, unstarted{job: j, out: outcome{verdict: VerdictReleased}})
 	}
+
 	return gone
 }
 
@@ -1377,11 +1554,16 @@ func (l *lane) postponedLocked(j *job) (delay time.Duration, err error, ok bool)
 // would hand it over first, and no other event would be tried.
 func (l *lane) postponeLocked(gone []unstarted, j *job, delay time.Duration, err error) []unstarted {
 	l.load--
-	gone = append(gone, unstarted{job: j, out: outcome{verdict: VerdictQuarantined, delay: delay, class: delivery.ClassDestination, err: err}})
+	gone = append(gone, unstarted{
+		job: j,
+		out: outcome{verdict: VerdictQuarantined, delay: delay, class: delivery.ClassDestination, err: err},
+	})
+
 	o := j.Value.batch.order
 	if o == nil {
 		return gone
 	}
+
 	_, _, with := o.Leave(j, order.Failed, true)
 	return l.appendUnstartedLocked(gone, with, VerdictParked)
 }
@@ -1407,6 +1589,7 @@ func (l *lane) TakeBack(p *Batch) {
 		gone = append(gone, unstarted{job: j, out: outcome{verdict: VerdictReleased}})
 		return true
 	})
+
 	l.queue = l.queue[:l.head+len(left)]
 	l.load -= len(gone)
 	l.answerUnstarted(gone)
@@ -1435,35 +1618,59 @@ func (l *lane) figuresNow() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.dest.Name, Type: l.dest.Type, DeadLettersTo: l.dest.OnDead.To, Running: l.running, Queued: len(l.queue) - l.head, Stuck: l.workers.stuck, Paused: l.paused, Throttled: l.health.Throttles(),
+		Name:          l.dest.Name,
+		Type:          l.dest.Type,
+		DeadLettersTo: l.dest.OnDead.To,
+		Running:       l.running,
+		Queued:        len(l.queue) - l.head,
+		Stuck:         l.workers.stuck,
+		Paused:        l.paused,
+		Throttled:     l.health.Throttles(),
 	}
+
 	counts := l.countsLocked()
 	if counts {
 		is := l.health.Snapshot(now)
-		s.State, s.Gap, s.Trouble.DownSince, s.Trouble.NextProbe = is.State, is.Gap, is.DownSince, is.NextProbe
-		s.Trouble.ThrottledUntil, s.Trouble.ThrottledBy = is.AskedUntil, is.AskedBy
-		s.Capacity, s.Pace, s.RateLimited = l.capacityLocked(now), l.throughput.pace, l.limitWaitsLocked(now)
+		s.State = is.State
+		s.Gap = is.Gap
+		s.Trouble.DownSince = is.DownSince
+		s.Trouble.NextProbe = is.NextProbe
+		s.Trouble.ThrottledUntil = is.AskedUntil
+		s.Trouble.ThrottledBy = is.AskedBy
+		s.Capacity = l.capacityLocked(now)
+		s.Pace = l.throughput.pace
+		s.RateLimited = l.limitWaitsLocked(now)
 		s.Down = l.health.Down() || l.workers.allowedLocked() <= 0
+
 		if l.agg != nil {
 			s.Aggregates = l.agg.Len() + l.agg.Blocked()
 		}
 	}
+
 	l.mu.Unlock()
 	l.figures.read(&s)
+
 	if counts {
 		l.figures.readTrouble(&s.Trouble)
 	}
+
 	return s
 }
 
 // progress returns the progress of the lane, and whether the lane's health counts for the destination.
 func (l *lane) progress() (p Progress, counts bool) {
-	p.Name, p.Answers = l.dest.Name, l.figures.answers()
+	p.Name = l.dest.Name
+	p.Answers = l.figures.answers()
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.Well = !l.stopped && !l.limitWaitsLocked(time.Now()) && !l.restingLocked() && l.health.Available() && !l.health.Throttled()
+
+	rests := l.stopped || l.limitWaitsLocked(time.Now()) || l.restingLocked()
+	p.Well = !rests && l.health.Available() && !l.health.Throttled()
+
 	if l.running > 0 {
 		p.Within = l.workers.chunkLimit() + watchAgain
 	}
+
 	return p, l.countsLocked()
 }

@@ -31,12 +31,14 @@ type figures struct {
 func (f *figures) record(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for i := range outs {
 		f.total[outs[i].verdict]++
 	}
 	if elapsed == notBegun {
 		return
 	}
+
 	began := begin.UnixNano()
 	for i, j := range jobs {
 		f.measureLocked(j, began, &outs[i])
@@ -48,7 +50,8 @@ func (f *figures) fault(at time.Time, err error) {
 	text := safecall.Text(err) // it may be the handler's own
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.trouble.last, f.trouble.at = errors.New(text), at
+	f.trouble.last = errors.New(text)
+	f.trouble.at = at
 }
 
 // answers counts the deliveries with a verdict, begun or not.
@@ -58,6 +61,7 @@ func (f *figures) answers() (n uint64) {
 		n += one
 	}
 	f.mu.Unlock()
+
 	p := &f.skipped
 	return n + p.refused.Load() + p.withdrawn.Load() + p.withheld.Load() + p.limited.Load()
 }
@@ -65,20 +69,35 @@ func (f *figures) answers() (n uint64) {
 // read sets the counters and latencies of s.
 func (f *figures) read(s *observe.DestinationStats) {
 	p := &f.skipped
-	s.Refused, s.Withdrawn, s.Withheld = p.refused.Load(), p.withdrawn.Load(), p.withheld.Load()
-	s.Filtered, s.RateLimits = p.filtered.Load(), p.limited.Load()
+	s.Refused = p.refused.Load()
+	s.Withdrawn = p.withdrawn.Load()
+	s.Withheld = p.withheld.Load()
+	s.Filtered = p.filtered.Load()
+	s.RateLimits = p.limited.Load()
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.Delivered, s.Failed, s.Dead, s.Expired = f.total[VerdictDelivered], f.total[VerdictFailed], f.total[VerdictDead], f.total[VerdictExpired]
-	s.Released, s.Parked = f.total[VerdictReleased]+f.total[VerdictQuarantined], f.total[VerdictParked]
-	s.Classes, s.Started, s.Acked = f.classes, f.begun, f.acked
+
+	s.Delivered = f.total[VerdictDelivered]
+	s.Failed = f.total[VerdictFailed]
+	s.Dead = f.total[VerdictDead]
+	s.Expired = f.total[VerdictExpired]
+	s.Released = f.total[VerdictReleased] + f.total[VerdictQuarantined]
+	s.Parked = f.total[VerdictParked]
+	s.Classes = f.classes
+	s.Started = f.begun
+	s.Acked = f.acked
 }
 
 // readTrouble sets the failure figures of t.
 func (f *figures) readTrouble(t *observe.Trouble) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t.Failures, t.FailingSince, t.LastErrorAt = f.trouble.failures, f.trouble.since, f.trouble.at
+
+	t.Failures = f.trouble.failures
+	t.FailingSince = f.trouble.since
+	t.LastErrorAt = f.trouble.at
+
 	if f.trouble.last != nil {
 		t.LastError = f.trouble.last.Error() // the lane's own text: see result
 	}
@@ -90,6 +109,7 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if out.verdict == VerdictParked {
 		return // the job shared the call of the previous job, and has no answer
 	}
+
 	f.classes[out.class]++
 	if f.trouble.failures > 0 || out.class != 0 {
 		f.trouble.note(out)
@@ -97,12 +117,15 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if e := j.Value.event; e.Replay > 0 || e.DeadLetter != nil || j.Value.delayed() {
 		return // a person, attempts elsewhere or a start time delayed the event
 	}
+
 	age := time.Duration(began - j.Value.event.CreatedAt.UnixNano())
 	trace := sampledTrace(j.Value.event.Headers["traceparent"])
+
 	if j.Value.failures() == 0 {
 		f.begun.Observe(age + out.from)
 		f.begun.Trace(age+out.from, trace, time.Unix(0, began).Add(out.from))
 	}
+
 	if out.verdict == VerdictDelivered {
 		f.acked.Observe(age + out.to)
 		f.acked.Trace(age+out.to, trace, time.Unix(0, began).Add(out.to))
@@ -116,17 +139,24 @@ func sampledTrace(traceparent string) string {
 		begin, end = 3, 35 // of the trace id
 		flags      = 53
 	)
-	if len(traceparent) != flags+2 || traceparent[:begin] != "00-" || traceparent[end] != '-' || traceparent[flags-1] != '-' {
+
+	hasForm := len(traceparent) == flags+2 && traceparent[:begin] == "00-"
+	if !hasForm || traceparent[end] != '-' || traceparent[flags-1] != '-' {
 		return ""
 	}
+
 	for _, c := range []byte(traceparent[begin:end]) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+		isDigit := '0' <= c && c <= '9'
+		isLetter := 'a' <= c && c <= 'f'
+		if !isDigit && !isLetter {
 			return ""
 		}
 	}
+
 	if n, err := strconv.ParseUint(traceparent[flags:], 16, 8); err != nil || n&1 == 0 {
 		return ""
 	}
+
 	return traceparent[begin:end]
 }
 
@@ -143,10 +173,12 @@ type trouble struct {
 func (t *trouble) note(out *outcome) {
 	switch {
 	case out.verdict == VerdictDelivered:
-		t.failures, t.since = 0, time.Time{}
+		t.failures = 0
+		t.since = time.Time{}
 	case out.class == delivery.ClassRelay || out.throttled || out.err == nil:
 	default:
-		t.at, t.last = time.Now(), out.err
+		t.at = time.Now()
+		t.last = out.err
 		if t.failures++; t.failures == 1 {
 			t.since = t.at
 		}

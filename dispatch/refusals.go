@@ -39,8 +39,10 @@ func (f *refusals) report(r observe.Refusal) {
 	if r.Err == nil && f.open.Load() == 0 {
 		return
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	now := time.Now()
 	known := f.parts[r.Part]
 	switch {
@@ -49,8 +51,10 @@ func (f *refusals) report(r observe.Refusal) {
 		return
 	case known == nil:
 		if f.parts == nil {
-			f.parts, f.logged = make(map[string]*observe.Refusal), make(map[string]loggedRefusal)
+			f.parts = make(map[string]*observe.Refusal)
+			f.logged = make(map[string]loggedRefusal)
 		}
+
 		r.Since = now
 		known = &r
 		f.parts[r.Part] = known
@@ -58,9 +62,13 @@ func (f *refusals) report(r observe.Refusal) {
 			f.observer.Observe(delivery.Incident{Kind: delivery.IncidentRefused, Time: now, Err: r.Err})
 		}
 	}
-	known.Err, known.Code, known.Cure = r.Err, r.Code, r.Cure
+
+	known.Err = r.Err
+	known.Code = r.Code
+	known.Cure = r.Cure
 	known.Outcomes = r.Outcomes
 	known.Count++
+
 	if last := f.logged[r.Part]; last.code != r.Code || now.Sub(last.at) >= repeatAfter {
 		f.logged[r.Part] = loggedRefusal{r.Code, now, true}
 		f.log.Error("database refuses a statement", "part", r.Part,
@@ -72,12 +80,16 @@ func (f *refusals) endLocked(now time.Time, known *observe.Refusal) {
 	if known == nil {
 		return
 	}
+
 	delete(f.parts, known.Part)
+
 	if last := f.logged[known.Part]; last.open { // otherwise its start was not logged either
 		last.open = false
 		f.logged[known.Part] = last
-		f.log.Info("database accepts statements again", "part", known.Part, "after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
+		f.log.Info("database accepts statements again", "part", known.Part,
+			"after", now.Sub(known.Since).Round(time.Millisecond), "refusals", known.Count)
 	}
+
 	if f.open.Add(-1) == 0 {
 		f.observer.Observe(delivery.Incident{Kind: delivery.IncidentAccepted, Time: now})
 	}
@@ -87,9 +99,11 @@ func (f *refusals) endLocked(now time.Time, known *observe.Refusal) {
 func (f *refusals) now() (all []observe.Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, r := range f.parts {
 		all = append(all, *r)
 	}
+
 	slices.SortFunc(all, func(a, b observe.Refusal) int { return cmp.Compare(a.Part, b.Part) })
 	return all
 }

@@ -61,12 +61,14 @@ func logAt(log *slog.Logger, level slog.Level, message string, args ...any) {
 func (r *repeats) shows(lane *slog.Logger, level slog.Level, message string, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	name := message + "\x00" + withoutDigits(err.Error())
 	kind := r.kinds[name]
 	if kind == nil && len(r.kinds) >= maxKinds {
 		name = message
 		kind = r.kinds[name]
 	}
+
 	if kind == nil {
 		kind = &repeat{level: level, message: message}
 		if r.kinds == nil {
@@ -76,14 +78,17 @@ func (r *repeats) shows(lane *slog.Logger, level slog.Level, message string, err
 	}
 
 	kind.err = err
+
 	if r.timer == nil {
 		r.timer = time.AfterFunc(r.every, func() { r.count(lane) })
 	}
+
 	if kind.shown < shownRepeats {
 		kind.shown++
 
 		return true
 	}
+
 	kind.more++
 
 	return false
@@ -94,6 +99,7 @@ func (r *repeats) shows(lane *slog.Logger, level slog.Level, message string, err
 func (r *repeats) count(lane *slog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for name, kind := range r.kinds {
 		if kind.more == 0 {
 			delete(r.kinds, name)
@@ -102,6 +108,7 @@ func (r *repeats) count(lane *slog.Logger) {
 		logAt(lane, kind.level, kind.message, "more_like_it", kind.more, "err", kind.err)
 		kind.more = 0
 	}
+
 	r.timer = nil
 	if len(r.kinds) > 0 {
 		r.timer = time.AfterFunc(r.every, func() { r.count(lane) })
@@ -113,6 +120,7 @@ func (r *repeats) end(lane *slog.Logger) {
 	r.count(lane)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.timer != nil {
 		r.timer.Stop()
 		r.timer = nil

@@ -79,6 +79,7 @@ func (t *target) resultOf(ctx context.Context, err error) *result {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w (%w)", cause, err) // names the timeout that ended the call
 		}
+
 		r.unclear = delivery.IsUnclear(err)
 		r.permanent = delivery.IsPermanent(delivery.Proven(err))
 		r.unavailable = delivery.IsUnavailable(err)
@@ -88,15 +89,20 @@ func (t *target) resultOf(ctx context.Context, err error) *result {
 		r.reopen = errors.Is(err, delivery.ErrReopen)
 		r.delay, _ = delivery.RetryDelay(err)
 		r.delay = min(max(r.delay, 0), backoff.Longest)
+
 		text := err.Error()
 		if cure := exhaust.Cure(err); cure != "" {
-			r.exhausted, text = true, text+": "+cure
+			r.exhausted = true
+			text = text + ": " + cure
 		}
+
 		r.text = safecall.Clean(text)
 	})
 	if wrong != nil {
-		return &result{text: safecall.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}
+		text := fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong)
+		return &result{text: safecall.Clean(text)}
 	}
+
 	return r
 }
 
@@ -106,6 +112,7 @@ func (t *target) call(ctx context.Context, e *delivery.Event) *result {
 	if err == nil {
 		return nil
 	}
+
 	r := t.resultOf(ctx, err)
 	r.unanswered = !returned
 	return r
@@ -124,20 +131,24 @@ func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*res
 	if err == nil && errs != nil && len(errs) != len(events) {
 		err = fmt.Errorf("the handler gave %d answers for %d events", len(errs), len(events))
 	}
+
 	if err != nil {
 		r := t.resultOf(ctx, err)
 		r.unanswered = true
 		return allFailed(len(events), r)
 	}
+
 	if errs == nil {
 		return nil
 	}
+
 	results := make([]*result, len(errs))
 	for i, err := range errs {
 		if err != nil {
 			results[i] = t.resultOf(ctx, err)
 		}
 	}
+
 	return results
 }
 

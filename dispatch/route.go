@@ -49,17 +49,24 @@ func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) erro
 	if w.plain && filter == nil {
 		return fmt.Errorf("%w %q: it has a route: name all its destinations in one call", delivery.ErrPattern, pattern)
 	}
+
 	for _, l := range lanes {
 		if slices.Contains(w.lanes, l) {
-			return fmt.Errorf("%w %q: it leads to the destination %q already: one route to each, with all its conditions in one filter", delivery.ErrPattern, pattern, l.dest.Name)
+			return fmt.Errorf("%w %q: it leads to the destination %q already: one route to each, with all its conditions in one filter",
+				delivery.ErrPattern, pattern, l.dest.Name)
 		}
 	}
+
 	w.plain = w.plain || filter == nil
+
 	for _, l := range lanes {
 		f := l.counts(both(l.dest.Filter, filter), pattern)
 		r.filtered = r.filtered || f != nil
-		w.lanes, w.views, w.filters = append(w.lanes, l), append(w.views, l), append(w.filters, f)
+		w.lanes = append(w.lanes, l)
+		w.views = append(w.views, l)
+		w.filters = append(w.filters, f)
 	}
+
 	return nil
 }
 
@@ -72,16 +79,19 @@ func (r *router) at(pattern string) *route {
 			r.star = &route{}
 		}
 		return r.star
+
 	case isPrefix:
 		for _, p := range r.prefixes {
 			if p.prefix == prefix {
 				return p.route
 			}
 		}
+
 		w := &route{}
 		r.prefixes = append(r.prefixes, prefixRoute{prefix, w})
 		sort.Slice(r.prefixes, func(i, j int) bool { return len(r.prefixes[i].prefix) > len(r.prefixes[j].prefix) })
 		return w
+
 	default:
 		if r.exact[pattern] == nil {
 			r.exact[pattern] = &route{}
@@ -99,13 +109,17 @@ func (r *router) routeOf(eventType string) (w *route, firstTime bool) {
 	if ok {
 		return w, false
 	}
+
 	w = r.find(eventType)
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if _, ok := r.seen[eventType]; !ok && len(r.seen) < maxSeen {
 		r.seen[eventType] = w
 		return w, true
 	}
+
 	return w, false
 }
 
@@ -115,19 +129,23 @@ func (r *router) patterns(name string) []string {
 	leads := func(w *route) bool {
 		return slices.ContainsFunc(w.lanes, func(l *lane) bool { return l.dest.Name == name })
 	}
+
 	for pattern, w := range r.exact {
 		if leads(w) {
 			all = append(all, pattern)
 		}
 	}
+
 	for _, p := range r.prefixes {
 		if leads(p.route) {
 			all = append(all, p.prefix+"*")
 		}
 	}
+
 	if r.star != nil && leads(r.star) {
 		all = append(all, "*")
 	}
+
 	slices.Sort(all)
 	return all
 }
@@ -142,12 +160,23 @@ func (r *router) filters(to *lane) bool {
 		}
 		return false
 	}
+
 	for _, w := range r.exact {
 		if filtered(w) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.prefixes, func(p prefixRoute) bool { return filtered(p.route) }) || r.star != nil && filtered(r.star) || to.dest.Filter != nil
+
+	for _, p := range r.prefixes {
+		if filtered(p.route) {
+			return true
+		}
+	}
+
+	if r.star != nil && filtered(r.star) {
+		return true
+	}
+	return to.dest.Filter != nil
 }
 
 // find returns the route of an event type from the patterns.
@@ -155,14 +184,17 @@ func (r *router) find(eventType string) *route {
 	if w, ok := r.exact[eventType]; ok {
 		return w
 	}
+
 	for _, p := range r.prefixes {
 		if strings.HasPrefix(eventType, p.prefix) {
 			return p.route
 		}
 	}
+
 	if r.star != nil {
 		return r.star
 	}
+
 	return &route{}
 }
 
@@ -170,11 +202,13 @@ func (r *router) find(eventType string) *route {
 func (r *router) types(f func(lanes []QueueLane) bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+
 	var names []string
 	for name, w := range r.seen {
 		if w.views != nil && f(w.views) {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }

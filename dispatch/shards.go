@@ -18,11 +18,15 @@ func newLanes(name string, h delivery.Handler, cfg LaneConfig, window time.Durat
 		if len(lanes) > 1 {
 			l.log = l.log.With("shard", i)
 		}
+
 		if i > 0 {
-			l.dest.Shard, l.outage, l.repeats = i, lanes[0].outage, lanes[0].repeats
+			l.dest.Shard = i
+			l.outage = lanes[0].outage
+			l.repeats = lanes[0].repeats
 			l.target.reporter = nil // the handler reports once
 		}
 	}
+
 	return lanes
 }
 
@@ -69,9 +73,11 @@ func merge(all, one *observe.DestinationStats) {
 	all.Dead += one.Dead
 	all.Released += one.Released
 	all.Parked += one.Parked
+
 	for i, n := range one.Classes {
 		all.Classes[i] += n
 	}
+
 	all.Refused += one.Refused
 	all.Withdrawn += one.Withdrawn
 	all.Withheld += one.Withheld
@@ -89,18 +95,28 @@ func merge(all, one *observe.DestinationStats) {
 	all.Down = all.Down || one.Down
 	all.RateLimited = all.RateLimited || one.RateLimited
 	all.Paused = all.Paused || one.Paused
+
 	if all.State == observe.BreakerClosed || one.State != observe.BreakerClosed && one.State < all.State {
 		all.State = one.State
 	}
-	all.Pace, all.Gap = max(all.Pace, one.Pace), max(all.Gap, one.Gap)
+
+	all.Pace = max(all.Pace, one.Pace)
+	all.Gap = max(all.Gap, one.Gap)
+
 	t, o := &all.Trouble, &one.Trouble
 	t.Failures += o.Failures
-	t.DownSince, t.FailingSince, t.NextProbe = earlier(t.DownSince, o.DownSince), earlier(t.FailingSince, o.FailingSince), earlier(t.NextProbe, o.NextProbe)
+	t.DownSince = earlier(t.DownSince, o.DownSince)
+	t.FailingSince = earlier(t.FailingSince, o.FailingSince)
+	t.NextProbe = earlier(t.NextProbe, o.NextProbe)
+
 	if o.ThrottledUntil.After(t.ThrottledUntil) {
-		t.ThrottledUntil, t.ThrottledBy = o.ThrottledUntil, o.ThrottledBy
+		t.ThrottledUntil = o.ThrottledUntil
+		t.ThrottledBy = o.ThrottledBy
 	}
+
 	if o.LastErrorAt.After(t.LastErrorAt) {
-		t.LastError, t.LastErrorAt = o.LastError, o.LastErrorAt
+		t.LastError = o.LastError
+		t.LastErrorAt = o.LastErrorAt
 	}
 }
 
@@ -117,7 +133,10 @@ func progressOf(lanes []*lane) (all Progress) {
 	counted, well := 0, 0
 	for _, l := range lanes {
 		p, counts := l.progress()
-		all.Name, all.Answers, all.Within = p.Name, all.Answers+p.Answers, max(all.Within, p.Within)
+		all.Name = p.Name
+		all.Answers = all.Answers + p.Answers
+		all.Within = max(all.Within, p.Within)
+
 		if counts {
 			counted++
 		}
@@ -125,6 +144,7 @@ func progressOf(lanes []*lane) (all Progress) {
 			well++
 		}
 	}
+
 	all.Well = counted > 0 && well == counted
 	return all
 }

@@ -21,7 +21,8 @@ const (
 )
 
 // errStuck is the error of a call that does not return.
-var errStuck = fmt.Errorf("the handler has not returned %v after the end of its context: it may still deliver, and its answer is ignored", returnGrace)
+var errStuck = fmt.Errorf("the handler has not returned %v after the end of its context: "+
+	"it may still deliver, and its answer is ignored", returnGrace)
 
 // errExited is the error of a handler or observer that ended its goroutine.
 var errExited = errors.New("the handler ended its goroutine (runtime.Goexit)")
@@ -52,17 +53,24 @@ func (c *workers) allowedLocked() int {
 	return min(c.lane.dest.Concurrency, 2*c.lane.dest.Concurrency-c.stuck)
 }
 
+// allStuckLocked reports whether so many calls are stuck that no worker is allowed.
+func (c *workers) allStuckLocked() bool { return c.stuck > 0 && c.allowedLocked() <= 0 }
+
 // startLocked starts a worker with its first jobs.
 func (c *workers) startLocked(first []*job) {
 	w := &worker{lane: c.lane, index: len(c.all)}
 	if n := len(c.ended); n > 0 {
-		w, c.ended = c.ended[n-1], c.ended[:n-1]
+		w = c.ended[n-1]
+		c.ended = c.ended[:n-1]
 		w.index = len(c.all)
 	}
+
 	c.all = append(c.all, w)
+
 	if !c.watching {
 		c.watchInLocked(c.chunkLimit())
 	}
+
 	c.busy.Add(1)
 	c.lane.goroutines.Go(func() { w.work(first) })
 }
@@ -82,11 +90,14 @@ func (c *workers) watchInLocked(d time.Duration) {
 	if c.lane.ctx.Err() != nil {
 		return // the relay has cancelled all calls
 	}
+
 	c.watching = true
+
 	if c.timer == nil {
 		c.timer = time.AfterFunc(d, c.watch)
 		return
 	}
+
 	c.timer.Reset(d)
 }
 
@@ -109,6 +120,7 @@ type lostCall struct {
 // workers nothing, unlike a timer per call.
 func (c *workers) watch() {
 	c.lane.mu.Lock()
+
 	now, limit := time.Since(c.epoch), c.chunkLimit()
 	next := limit
 	var lost []lostCall
@@ -122,26 +134,38 @@ func (c *workers) watch() {
 			}
 			left = watchAgain
 		}
+
 		next = min(next, left)
 	}
+
 	for _, one := range lost {
 		c.removeLocked(one.w)
 		c.stuck++
 	}
-	if c.watching = len(c.all) > 0; c.watching {
+
+	c.watching = len(c.all) > 0
+	if c.watching {
 		c.watchInLocked(next)
 	}
+
 	full := len(lost) > 0 && c.allowedLocked() <= 0
 	begins := full && c.lane.outage.begins(c.lane)
 	c.lane.mu.Unlock()
+
 	for _, one := range lost {
 		c.answerFor(one.w, one.i, &result{text: c.lane.target.expired.Error() + ": " + errStuck.Error(), err: errStuck, late: true})
 	}
 	if full {
 		c.lane.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
 	}
+
 	if begins {
-		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentDown, Time: time.Now(), Destination: c.lane.dest.Name, Err: errAllStuck})
+		c.lane.observer.Observe(delivery.Incident{
+			Kind:        delivery.IncidentDown,
+			Time:        time.Now(),
+			Destination: c.lane.dest.Name,
+			Err:         errAllStuck,
+		})
 	}
 }
 
@@ -152,14 +176,18 @@ func (c *workers) answerFor(w *worker, i int, r *result) {
 		l.settleBatch(&chunk, allFailed(len(chunk.jobs), r))
 		return
 	}
+
 	l.putBack(chunk.jobs[i+1:])
 	outs := make([]outcome, i+1) // the handler may still return and write to the last outcome
 	copy(outs, chunk.outs[:i])
+
 	outs[i].from, outs[i].to = chunk.from, time.Since(chunk.begin)
 	if i > 0 {
 		outs[i].from = outs[i-1].to
 	}
-	chunk.jobs, chunk.outs = chunk.jobs[:i+1], outs
+
+	chunk.jobs = chunk.jobs[:i+1]
+	chunk.outs = outs
 	l.settle(&chunk, i+1, r)
 }
 
@@ -170,10 +198,12 @@ func (c *workers) exited(w *worker) {
 		c.returned(w)
 		return
 	}
+
 	i, ok := w.takeOver(call)
 	if !ok {
 		return // not a handler ended the goroutine
 	}
+
 	c.lane.mu.Lock()
 	c.removeLocked(w)
 	c.lane.mu.Unlock()
@@ -187,17 +217,21 @@ func (c *workers) returned(w *worker) {
 	c.stuck--
 	well := was <= 0 && c.lane.health.Available()
 	ends := well && c.lane.outage.ends(c.lane)
+
 	if was <= 0 {
 		c.lane.engineWaits = true
 	}
 	if !c.lane.restingLocked() {
 		c.lane.startWorkersLocked() // jobs handed over while no worker was allowed
 	}
+
 	call := c.lane.wakeLocked()
 	c.lane.mu.Unlock()
 	c.lane.log.Warn("stuck call returned", "after", time.Since(w.chunk.begin))
+
 	if well {
 		c.lane.available(time.Now(), ends)
 	}
+
 	call()
 }

@@ -57,5 +57,8 @@ type outcome struct {
 
 // answered reports whether the destination itself answered, to this event and not perhaps to every event.
 func (o *outcome) answered() bool {
-	return o.verdict == VerdictDelivered || o.verdict.counts() && !o.silent && !o.unclear
+	if o.verdict == VerdictDelivered {
+		return true
+	}
+	return o.verdict.counts() && !o.silent && !o.unclear
 }

@@ -28,8 +28,8 @@ type QueueLane interface {
 	// Refused counts a delivery that found no capacity.
 	Refused()
 	// Admit takes from the rate limit and returns how long each delivery has to wait: nil if all may begin. The engine
-	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database. Deliveries whose keys would take longer than
-	// within get NotEvaluated; 0 means no bound.
+	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database.
+	// Deliveries whose keys would take longer than within get NotEvaluated; 0 means no bound.
 	Admit(all []Delivery, within time.Duration) (waits []time.Duration)
 	// Deliver hands over a batch within the reserved capacity. unblock is nil here.
 	Deliver(p *Batch, unblock []Key)
@@ -93,8 +93,11 @@ type Destination struct {
 
 func newDestination(name string, cfg LaneConfig) Destination {
 	return Destination{
-		Name: name, LaneConfig: cfg,
-		Unordered: cfg.Order == delivery.OrderNone, Total: cfg.Order == delivery.OrderTotal, BlockOnDead: cfg.OnDead.Then == delivery.OnDeadBlock,
+		Name:        name,
+		LaneConfig:  cfg,
+		Unordered:   cfg.Order == delivery.OrderNone,
+		Total:       cfg.Order == delivery.OrderTotal,
+		BlockOnDead: cfg.OnDead.Then == delivery.OnDeadBlock,
 	}
 }
 
@@ -112,6 +115,7 @@ func (d *Destination) Expires(written, available time.Time) time.Time {
 	if d.ExpiresAfter == 0 {
 		return time.Time{}
 	}
+
 	at := written.Add(d.ExpiresAfter)
 	if available.IsZero() {
 		return at
@@ -119,6 +123,7 @@ func (d *Destination) Expires(written, available time.Time) time.Time {
 	if later := available.Add(d.ExpiresAfter); later.After(at) {
 		return later
 	}
+
 	return at
 }
 

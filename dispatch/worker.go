@@ -70,6 +70,7 @@ func (w *worker) work(buf []*job) {
 			w.lane.workers.exited(w)
 		}
 	}()
+
 	for ; buf != nil; buf = w.lane.take(w, buf) {
 		switch rest := w.expires(w.dropLapsed(buf)); {
 		case len(rest) == 0:
@@ -84,6 +85,7 @@ func (w *worker) work(buf []*job) {
 			return
 		}
 	}
+
 	done = true // another goroutine may already reuse the worker
 }
 
@@ -92,15 +94,18 @@ func (w *worker) deliver(jobs []*job) {
 	var r *recorded
 	if w.lane.large(jobs[0]) {
 		var ok bool
-		if r, ok = w.beginRecorded(jobs[0]); !ok {
+		r, ok = w.beginRecorded(jobs[0])
+		if !ok {
 			return
 		}
+
 		if anyLapsed(jobs) { // while it waited for its turn
 			r.end(w.lane, jobs[0], VerdictReleased)
 			w.releaseAll(jobs)
 			return
 		}
 	}
+
 	if w.lane.target.batch != nil {
 		w.deliverBatch(jobs, r)
 	} else {
@@ -114,10 +119,12 @@ func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
 	l := w.lane
 	e := j.Value.event
 	r = &recorded{}
+
 	if !l.turns.begin(l.ctx, false) {
 		w.turnAway(j)
 		return nil, false
 	}
+
 	ended, err := l.calls.Begin(l.ctx, e.ID, l.dest.Name, e.Replay)
 	r.isSet = err == nil
 	if ended == 0 { // after an error as well: the event is delivered
@@ -125,21 +132,29 @@ func (w *worker) beginRecorded(j *job) (r *recorded, ok bool) {
 	}
 
 	l.turns.end(false)
+
 	failures := j.Value.failures() + ended
 	if failures >= max(l.dest.MaxAttempts, leastEnded) {
 		// The record stays: the process may end again before the dead letter is written.
 		j.Value.batch.addFailures(j, ended-1)
-		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: raise the memory limit of the relay, or lower relay.max_event_bytes", ended))
+		w.refuse(j, fmt.Errorf("the process ended during each of the last %d calls with the event: "+
+			"raise the memory limit of the relay, or lower relay.max_event_bytes", ended))
 		return nil, false
 	}
+
 	if !l.turns.begin(l.ctx, true) {
 		w.turnAway(j)
 		return nil, false
 	}
-	l.log.Warn("the process ended during the last call with an event", "event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "calls", ended)
+
+	l.log.Warn("the process ended during the last call with an event",
+		"event_id", e.ID, "event_type", e.Type, "bytes", len(e.Payload), "calls", ended)
 	err = l.calls.Set(l.ctx, e.ID, l.dest.Name, ended+1)
-	r.alone, r.ended, r.isSet = true, ended, err == nil
+	r.alone = true
+	r.ended = ended
+	r.isSet = err == nil
 	j.Value.batch.addFailures(j, ended)
+
 	return r, true
 }
 
@@ -170,16 +185,20 @@ func anyLapsed(jobs []*job) bool {
 		if j.Value.batch == asked {
 			continue
 		}
-		if asked = j.Value.batch; !asked.valid() {
+
+		asked = j.Value.batch
+		if !asked.valid() {
 			return true
 		}
 	}
+
 	return false
 }
 
 // releaseAll releases all jobs that a worker has taken.
 func (w *worker) releaseAll(jobs []*job) {
 	var late []*job
+
 	w.lane.mu.Lock()
 	for _, j := range jobs {
 		if w.lane.target.batch != nil || j.First() {
@@ -187,10 +206,12 @@ func (w *worker) releaseAll(jobs []*job) {
 		}
 	}
 	w.lane.mu.Unlock()
+
 	outs := make([]outcome, len(late))
 	for i := range outs {
 		outs[i] = outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: errLapsed}
 	}
+
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }
 
@@ -210,6 +231,7 @@ const notBegun time.Duration = -1
 func (w *worker) deliverEach(jobs []*job, r *recorded) {
 	ctx, cancel := w.lane.callContext()
 	defer cancel()
+
 	c := chunk{jobs: jobs, outs: make([]outcome, len(jobs)), begin: time.Now(), record: r}
 	for len(c.jobs) > 0 {
 		n, r := w.deliverUntil(ctx, &c)
@@ -229,6 +251,7 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *result) 
 	for i := range c.jobs {
 		r = w.lane.target.call(ctx, e)
 		now := time.Since(c.begin) // reads one clock, time.Now reads two
+
 		more := r == nil && i+1 < len(c.jobs) && now-last <= slowCall
 		c.outs[i] = outcome{verdict: VerdictDelivered, from: last, to: now}
 		if more {
@@ -240,8 +263,10 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *result) 
 		if !more {
 			return i + 1, r
 		}
+
 		last = now
 	}
+
 	return 0, nil // no jobs
 }
 
@@ -249,11 +274,13 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *result) 
 func (w *worker) deliverBatch(jobs []*job, r *recorded) {
 	ctx, cancel := w.lane.callContext()
 	defer cancel()
+
 	c := chunk{jobs: jobs, begin: time.Now(), record: r}
 	events := make([]*delivery.Event, len(jobs))
 	for i, j := range jobs {
 		events[i] = j.Value.event
 	}
+
 	w.startCalls(&c)
 	results := w.lane.target.callBatch(ctx, events)
 	if w.advance(0, false) {
@@ -268,23 +295,28 @@ func (w *worker) expires(jobs []*job) []*job {
 	if l.dest.ExpiresAfter == 0 {
 		return jobs
 	}
+
 	now := time.Now()
 	var late, rest []*job
 	for _, j := range jobs {
 		if d := &j.Value.batch.events[j.Value.index]; d.late(now) {
-			l.log.Info("event expired", "event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
+			l.log.Info("event expired",
+				"event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "expires_after", l.dest.ExpiresAfter)
 			late = append(late, j)
 			continue
 		}
 		rest = append(rest, j)
 	}
+
 	if late == nil {
 		return jobs
 	}
+
 	outs := make([]outcome, len(late))
 	for i := range outs {
 		outs[i] = outcome{verdict: VerdictExpired}
 	}
+
 	l.finished(now, notBegun, late, outs)
 	return rest
 }

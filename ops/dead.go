@@ -51,9 +51,12 @@ func (s *Client) run(ctx context.Context, options pgx.TxOptions, f inTx) error {
 		return err
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // does nothing after COMMIT; before it, a failed rollback is undone with the session
+
 	var now time.Time
+
 	// Compiling a statement would take a hundred times as long as running it. Rows that a policy hides are an error.
-	err = tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true) AS timeout, set_config('jit', 'off', true) AS jit,
+	err = tx.QueryRow(ctx, `SELECT clock_timestamp()
+		FROM set_config('lock_timeout', $1, true) AS timeout, set_config('jit', 'off', true) AS jit,
 			set_config('row_security', 'off', true) AS hidden`,
 		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
 	if err != nil {
@@ -62,8 +65,10 @@ func (s *Client) run(ctx context.Context, options pgx.TxOptions, f inTx) error {
 	if err := f(tx, now); err != nil {
 		return err
 	}
+
 	lasting, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTimeout, errNoCommit)
 	defer cancel()
+
 	return tx.Commit(lasting)
 }
 

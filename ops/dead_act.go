@@ -74,13 +74,16 @@ func (s *Client) countLetters(ctx context.Context, f DeadLetterFilter) (n int64,
 	err = s.read(ctx, "count dead letters", func(tx pgx.Tx, now time.Time) error {
 		limit = f.bounds(now)
 		q := f.where(limit, DeliveryRef{})
+		query := `SELECT count(*), max(d.updated_at) FROM {deliveries} AS d WHERE ` + q.text()
+
 		var last *time.Time
-		if err := tx.QueryRow(ctx, s.sql(`SELECT count(*), max(d.updated_at) FROM {deliveries} AS d WHERE `+q.text()), q.args...).Scan(&n, &last); err != nil {
+		if err := tx.QueryRow(ctx, s.sql(query), q.args...).Scan(&n, &last); err != nil {
 			return err
 		}
 		if last != nil {
 			limit.to = *last
 		}
+
 		return nil
 	})
 	return n, limit, err
@@ -121,10 +124,12 @@ func collectLines(rows pgx.Rows) (lines aggregateLines, err error) {
 	var place, key string
 	_, err = pgx.ForEachRow(rows, []any{&place, &key}, func() error {
 		if key != "" {
-			lines.destinations, lines.keys = append(lines.destinations, place), append(lines.keys, key)
+			lines.destinations = append(lines.destinations, place)
+			lines.keys = append(lines.keys, key)
 		}
 		return nil
 	})
+
 	return lines, err
 }
 
@@ -150,11 +155,13 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 	if err := errors.Join(f.validateToAct(), a.Validate()); err != nil {
 		return BulkResult{}, err
 	}
+
 	matched, limit, err := s.countLetters(ctx, f)
 	total := BulkResult{Matched: matched}
 	if err != nil || a.DryRun || matched == 0 {
 		return total, err
 	}
+
 	var after DeliveryRef
 	err = inBatches(ctx, a, func(n int) (int, error) {
 		var letters, done []DeadLetter
@@ -163,13 +170,17 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 			if err != nil {
 				return err
 			}
+
 			letters, err = s.letters(ctx, tx, f.where(limit, after), n, f.lock())
 			if err != nil || len(letters) == 0 {
 				return err
 			}
-			if done, err = d.do(ctx, tx, work{a, mode, letters}); err != nil {
+
+			done, err = d.do(ctx, tx, work{a, mode, letters})
+			if err != nil {
 				return err
 			}
+
 			return s.wake(ctx, tx, len(done))
 		})
 		if err != nil {
@@ -178,16 +189,20 @@ func (s *Client) act(ctx context.Context, f DeadLetterFilter, a BulkAction, d le
 		if len(letters) > 0 {
 			after = letters[len(letters)-1].DeliveryRef
 		}
+
 		total.Done += int64(len(done))
 		total.Orphans += int64(len(letters) - len(done))
+
 		if a.Acted != nil {
 			a.Acted(done)
 		}
 		if a.Progress != nil {
 			a.Progress(total)
 		}
+
 		return len(letters), d.then(ctx)
 	})
+
 	return total, err
 }
 
@@ -204,7 +219,8 @@ func (s *Client) retried(ctx context.Context, what string, f inTx) error {
 	for tries := 1; ; tries++ {
 		err := s.write(ctx, what, f)
 		refused, isPg := errors.AsType[*pgconn.PgError](err)
-		if !isPg || refused.Code != deadlockDetected || tries == mostDeadlocks || ctx.Err() != nil {
+		isDeadlock := isPg && refused.Code == deadlockDetected
+		if !isDeadlock || tries == mostDeadlocks || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -222,7 +238,8 @@ func (s *Client) wake(ctx context.Context, tx pgx.Tx, done int) error {
 
 func refs(letters []DeadLetter) (ids []int64, names []string) {
 	for i := range letters {
-		ids, names = append(ids, letters[i].EventID), append(names, letters[i].Destination)
+		ids = append(ids, letters[i].EventID)
+		names = append(names, letters[i].Destination)
 	}
 	return ids, names
 }
@@ -235,15 +252,18 @@ func (s *Client) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode,
 	if mode == outboxsql.ModeStream {
 		lock = ""
 	}
+
 	rows, err := tx.Query(ctx, s.sql(`SELECT id FROM {events} WHERE id = ANY($1::bigint[]) ORDER BY id`+lock), ids)
 	if err != nil {
 		return nil, err
 	}
+
 	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	there := make(map[int64]bool, len(found))
 	for _, id := range found {
 		there[id] = true
 	}
+
 	return there, err
 }
 
@@ -251,9 +271,13 @@ func (s *Client) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode,
 // dead letters as they are. FOR KEY SHARE holds off such a change until the end of the transaction, and no relay that
 // writes its position.
 func sqlReplay() string {
-	return `WITH shards AS MATERIALIZED (SELECT destination, shards FROM {positions} WHERE destination = ANY($2::text[]) AND shard = 0 ORDER BY destination FOR KEY SHARE)
-	UPDATE {deliveries} AS d SET state = 'retry', attempts = 0, replays = d.replays + 1, available_at = clock_timestamp(), updated_at = clock_timestamp(),
-		shard = ` + pgschema.NumberOfRow("{events}", "coalesce((SELECT s.shards FROM shards AS s WHERE s.destination = d.destination), 1)") + `
+	const shards = "coalesce((SELECT s.shards FROM shards AS s WHERE s.destination = d.destination), 1)"
+
+	return `WITH shards AS MATERIALIZED (SELECT destination, shards FROM {positions}
+		WHERE destination = ANY($2::text[]) AND shard = 0 ORDER BY destination FOR KEY SHARE)
+	UPDATE {deliveries} AS d SET state = 'retry', attempts = 0, replays = d.replays + 1, available_at = clock_timestamp(),
+		updated_at = clock_timestamp(),
+		shard = ` + pgschema.NumberOfRow("{events}", shards) + `
 	FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 	WHERE d.event_id = p.event_id AND d.destination = p.destination`
 }
@@ -261,20 +285,24 @@ func sqlReplay() string {
 // replayLetters keeps the ordering key, so that the order of the aggregate continues from this delivery.
 func (s *Client) replayLetters(ctx context.Context, tx pgx.Tx, w work) ([]DeadLetter, error) {
 	all, _ := refs(w.letters)
+
 	there, err := s.lockEvents(ctx, tx, w.mode, all)
 	if err != nil {
 		return nil, err
 	}
+
 	var done []DeadLetter
 	for _, l := range w.letters {
 		if there[l.EventID] {
 			done = append(done, l)
 		}
 	}
+
 	ids, names := refs(done)
 	if _, err := tx.Exec(ctx, s.sql(sqlReplay()), ids, names); err != nil {
 		return nil, err
 	}
+
 	if w.mode != outboxsql.ModeStream {
 		// No relay may treat the event as done: it ends when this delivery does.
 		if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET state = 'deferred', processed_at = NULL
@@ -282,31 +310,38 @@ func (s *Client) replayLetters(ctx context.Context, tx pgx.Tx, w work) ([]DeadLe
 			return nil, err
 		}
 	}
+
 	return done, s.audit(ctx, tx, w.BulkAction, "replay", done)
 }
 
 func (s *Client) discardLetters(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter, behind aggregateLines, err error) {
 	ids, names := refs(w.letters)
+
 	rows, err := tx.Query(ctx, s.sql(`DELETE FROM {deliveries} AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 		WHERE d.event_id = p.event_id AND d.destination = p.destination RETURNING d.destination, coalesce(d.ordering_key, '')`), ids, names)
 	if err != nil {
 		return nil, aggregateLines{}, err
 	}
-	if behind, err = collectLines(rows); err != nil {
+
+	behind, err = collectLines(rows)
+	if err != nil {
 		return nil, aggregateLines{}, err
 	}
 	if _, err := s.goOn(ctx, tx, behind); err != nil {
 		return nil, aggregateLines{}, err
 	}
+
 	switch {
 	case w.mode != outboxsql.ModeStream:
 		err = s.finish(ctx, tx, ids)
 	case s.cfg.DeleteEvents:
 		err = s.forget(ctx, tx, ids)
 	}
+
 	if err != nil {
 		return nil, aggregateLines{}, err
 	}
+
 	return w.letters, behind, s.audit(ctx, tx, w.BulkAction, "discard", w.letters)
 }
 
@@ -317,6 +352,7 @@ func (s *Client) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	if _, err := s.lockEvents(ctx, tx, outboxsql.ModeQueue, ids); err != nil {
 		return err
 	}
+
 	if s.cfg.DeleteEvents {
 		err := s.deleteEvents(ctx, tx, `DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[]) AND e.state IN ('deferred', 'done')
 			AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)`, ids)
@@ -324,6 +360,7 @@ func (s *Client) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 			return err
 		}
 	}
+
 	_, err := tx.Exec(ctx, s.sql(`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp()
 		WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids)
@@ -346,11 +383,13 @@ func (s *Client) deleteEvents(ctx context.Context, tx pgx.Tx, sql string, ids []
 	if !session.IsConstraint(err) {
 		return err
 	}
+
 	for _, id := range ids {
 		if err := remove([]int64{id}); err != nil && !session.IsConstraint(err) {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -359,17 +398,21 @@ func (s *Client) deleteEvents(ctx context.Context, tx pgx.Tx, sql string, ids []
 // from using an index that has the order of ids for all aggregates. A locked row is being delivered, and the rows
 // behind it must keep waiting.
 func (s *Client) goOn(ctx context.Context, tx pgx.Tx, behind aggregateLines) (int, error) {
-	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
+	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d
+		SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
 		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
 		CROSS JOIN LATERAL (
 			SELECT event_id, state FROM {deliveries} AS o
 			WHERE o.destination = line.destination AND o.event_id = least(
-				(SELECT f.event_id FROM {deliveries} AS f WHERE f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
+				(SELECT f.event_id FROM {deliveries} AS f
+					WHERE f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
 					AND f.state IN ('retry', 'parked') ORDER BY f.ordering_key, f.event_id LIMIT 1),
-				(SELECT f.event_id FROM {deliveries} AS f WHERE NOT $3 AND f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
+				(SELECT f.event_id FROM {deliveries} AS f
+					WHERE NOT $3 AND f.destination = line.destination AND f.ordering_key BETWEEN line.key AND line.key
 					AND f.state = 'dead' ORDER BY f.ordering_key, f.event_id LIMIT 1))
 			FOR UPDATE SKIP LOCKED) AS next
-		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), behind.destinations, behind.keys, behind.passDead)
+		WHERE d.event_id = next.event_id AND d.destination = line.destination
+			AND next.state = 'parked'`), behind.destinations, behind.keys, behind.passDead)
 	return int(tag.RowsAffected()), err
 }
 
@@ -383,10 +426,12 @@ func (s *Client) goOnAgain(ctx context.Context, behind aggregateLines) error {
 		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}
+
 		n, err := s.goOn(ctx, tx, behind)
 		if err != nil {
 			return err
 		}
+
 		return s.wake(ctx, tx, n)
 	})
 }
@@ -407,18 +452,30 @@ type details struct {
 // audit records the action on each of the letters.
 func (s *Client) audit(ctx context.Context, tx pgx.Tx, a BulkAction, action string, letters []DeadLetter) error {
 	ids, names := refs(letters)
+
 	texts := make([]string, len(letters))
 	for i, l := range letters {
-		d := details{Reason: a.Reason, Type: l.Type, Attempts: l.Attempts, DiedAt: l.DiedAt, Class: l.Class, Error: l.Error, Group: l.Fingerprint}
+		d := details{
+			Reason:   a.Reason,
+			Type:     l.Type,
+			Attempts: l.Attempts,
+			DiedAt:   l.DiedAt,
+			Class:    l.Class,
+			Error:    l.Error,
+			Group:    l.Fingerprint,
+		}
 		if action == "replay" {
 			d.Replay = l.Replays + 1
 		}
+
 		text, err := json.Marshal(d)
 		if err != nil {
 			return err
 		}
+
 		texts[i] = string(text)
 	}
+
 	_, err := tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, destination, details)
 		SELECT coalesce(nullif($1::text, ''), session_user), $2, p.event_id, p.destination, p.details::jsonb
 		FROM unnest($3::bigint[], $4::text[], $5::text[]) AS p(event_id, destination, details)`), a.Actor, action, ids, names, texts)

@@ -38,6 +38,7 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		var text *string
 		var raw []byte
 		var isText bool
+
 		err := tx.QueryRow(ctx, s.sql(`SELECT payload IS NOT NULL FROM {events} WHERE id = $1 FOR UPDATE`), eventID).Scan(&isText)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("the event itself is gone, its dead letter can only be discarded: %w", ErrNoEvent)
@@ -50,7 +51,9 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		err = s.readColumns(ctx, tx, eventID, []string{"payload::text", "payload_bytes"}, []any{&text, &raw})
 		switch {
 		case wire.IsUnreadable(err): // the audit has the reason in its place
-			text, raw, unreadable = nil, nil, err.Error()
+			text = nil
+			raw = nil
+			unreadable = err.Error()
 		case err != nil:
 			return err
 		}
@@ -65,6 +68,7 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		if err := s.replace(ctx, tx, eventID, payload, isText); err != nil {
 			return err
 		}
+
 		details, err := json.Marshal(struct {
 			Reason     string `json:"reason,omitempty"`
 			Unreadable string `json:"unreadable,omitempty"`
@@ -74,7 +78,8 @@ func (s *Client) EditEvent(ctx context.Context, eventID int64, payload []byte, a
 		}
 
 		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, details, old_payload, old_payload_bytes)
-			VALUES (coalesce(nullif($1::text, ''), session_user), 'edit', $2, $3::text::jsonb, $4::text::json, $5)`), a.Actor, eventID, string(details), text, raw)
+			VALUES (coalesce(nullif($1::text, ''), session_user), 'edit', $2, $3::text::jsonb, $4::text::json, $5)`),
+			a.Actor, eventID, string(details), text, raw)
 		return err
 	})
 }
@@ -88,6 +93,7 @@ func (s *Client) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload 
 		tag, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload_bytes = $2 WHERE id = $1`), eventID, payload)
 		return cmp.Or(err, session.CheckChanged("replace the payload", tag.RowsAffected(), 1))
 	}
+
 	tag, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload = $2::text::json WHERE id = $1`), eventID, string(payload))
 	return cmp.Or(err, session.CheckChanged("replace the payload", tag.RowsAffected(), 1))
 }
@@ -95,7 +101,8 @@ func (s *Client) replace(ctx context.Context, tx pgx.Tx, eventID int64, payload 
 // MayEdit reports whether the role of the session has the privilege that EditEvent needs. A relay's role usually lacks it.
 func (s *Client) MayEdit(ctx context.Context) (may bool, err error) {
 	err = s.read(ctx, "look for the privilege to edit payloads", func(tx pgx.Tx, _ time.Time) error {
-		return tx.QueryRow(ctx, s.sql(`SELECT has_column_privilege(oid, 'payload', 'UPDATE') AND has_column_privilege(oid, 'payload_bytes', 'UPDATE')
+		return tx.QueryRow(ctx, s.sql(`SELECT has_column_privilege(oid, 'payload', 'UPDATE')
+			AND has_column_privilege(oid, 'payload_bytes', 'UPDATE')
 			FROM pg_class WHERE oid = '{events}'::regclass`)).Scan(&may)
 	})
 	return may, err
@@ -104,11 +111,14 @@ func (s *Client) MayEdit(ctx context.Context) (may bool, err error) {
 // lockDead locks the deliveries of an event and makes sure that all of them are dead. It does not
 // wait: a relay that has one of them locked is delivering it.
 func (s *Client) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
-	rows, err := tx.Query(ctx, s.sql(`SELECT destination, state FROM {deliveries} WHERE event_id = $1 ORDER BY destination FOR UPDATE NOWAIT`), eventID)
+	rows, err := tx.Query(ctx, s.sql(`SELECT destination, state FROM {deliveries} WHERE event_id = $1 ORDER BY destination
+		FOR UPDATE NOWAIT`), eventID)
 	if err != nil {
 		return err
 	}
+
 	type delivery struct{ Destination, State string }
+
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == lockNotAvailable {
 		return fmt.Errorf("a relay or another command is working on it at this moment, try again: %w", ErrNotDead)
@@ -116,10 +126,12 @@ func (s *Client) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
 	if err != nil {
 		return err
 	}
+
 	mode, err := s.mode(ctx, tx)
 	if err != nil {
 		return err
 	}
+
 	var open []string
 	if mode == outboxsql.ModeStream {
 		reading, err := s.inFlight(ctx, tx, eventID)
@@ -130,16 +142,19 @@ func (s *Client) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
 			open = append(open, fmt.Sprintf("%q", name))
 		}
 	}
+
 	for _, d := range all {
 		if d.State != "dead" {
 			open = append(open, fmt.Sprintf("%q (%s)", d.Destination, d.State))
 		}
 	}
+
 	switch {
 	case len(open) > 0:
 		return fmt.Errorf("it is on its way to %s, edit it when that has ended: %w", strings.Join(open, ", "), ErrNotDead)
 	case len(all) == 0:
 		return fmt.Errorf("no delivery of it is dead: %w", ErrNotDead)
 	}
+
 	return nil
 }

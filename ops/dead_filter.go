@@ -47,7 +47,8 @@ func (f DeadLetterFilter) Validate() error {
 	case f.NewerThan > 0 && f.OlderThan >= f.NewerThan:
 		return fmt.Errorf("%w: nothing is both older than %v and newer than %v", ErrInvalid, f.OlderThan, f.NewerThan)
 	case !f.Since.IsZero() && !f.Until.IsZero() && f.Until.Before(f.Since):
-		return fmt.Errorf("%w: nothing is both since %s and until %s", ErrInvalid, f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
+		return fmt.Errorf("%w: nothing is both since %s and until %s", ErrInvalid,
+			f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	case strings.ContainsRune(f.Destination+f.Type+f.Fingerprint, 0):
 		return fmt.Errorf("%w: a filter contains a zero byte", ErrInvalid)
 	case slices.ContainsFunc(f.Letters, func(l DeliveryRef) bool { return strings.ContainsRune(l.Destination, 0) }):
@@ -64,8 +65,13 @@ func (f DeadLetterFilter) Validate() error {
 
 // limits reports whether the filter may exclude any letter.
 func (f DeadLetterFilter) limits() bool {
-	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 ||
-		!f.Since.IsZero() || !f.Until.IsZero() || f.Events != nil || f.Letters != nil || f.Missing
+	switch {
+	case f.Destination != "", f.Type != "", f.Fingerprint != "":
+		return true
+	case f.OlderThan != 0, f.NewerThan != 0, !f.Since.IsZero(), !f.Until.IsZero():
+		return true
+	}
+	return f.Events != nil || f.Letters != nil || f.Missing
 }
 
 // validateToAct is Validate for changing actions. An empty filter may be a mistake, such as a list
@@ -92,6 +98,7 @@ func (f DeadLetterFilter) bounds(now time.Time) (b ageBounds) {
 	if limit := now.Add(-f.NewerThan); f.NewerThan > 0 && limit.After(b.from) {
 		b.from = limit
 	}
+
 	return b
 }
 
@@ -129,12 +136,14 @@ func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 	if f.waiting {
 		q.conditions[0] = "d.state = 'retry' AND d.destination <> ''"
 	}
+
 	if f.waiting && f.Events == nil && f.Letters == nil {
 		q.conditions = append(q.conditions, "(d.attempts > 0 OR d.last_error IS NOT NULL)")
 	}
 	if f.Destination != "" {
 		q.add("d.destination = ?", f.Destination)
 	}
+
 	if after != (DeliveryRef{}) {
 		place := fmt.Sprintf("(%s, %s)", q.arg(after.Destination), q.arg(after.EventID))
 		if byEvent {
@@ -142,6 +151,7 @@ func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 		}
 		q.conditions = append(q.conditions, "("+q.order+") > "+place)
 	}
+
 	prefix, isPrefix := strings.CutSuffix(f.Type, "*")
 	switch {
 	case prefix == "": // any type
@@ -150,25 +160,33 @@ func (f DeadLetterFilter) where(b ageBounds, after DeliveryRef) *letterQuery {
 	default:
 		q.add("d.event_type = ?", f.Type)
 	}
+
 	if f.Fingerprint != "" {
 		q.add("d.error_fingerprint = ?", f.Fingerprint)
 	}
 	if f.Events != nil {
 		q.add("d.event_id = ANY(?::bigint[])", f.Events)
 	}
+
 	if f.Letters != nil {
-		ids, names := make([]int64, len(f.Letters)), make([]string, len(f.Letters))
+		ids := make([]int64, len(f.Letters))
+		names := make([]string, len(f.Letters))
 		for i, l := range f.Letters {
-			ids[i], names[i] = l.EventID, l.Destination
+			ids[i] = l.EventID
+			names[i] = l.Destination
 		}
-		q.conditions = append(q.conditions, fmt.Sprintf("(d.event_id, d.destination) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))", q.arg(ids), q.arg(names)))
+
+		q.conditions = append(q.conditions, fmt.Sprintf(
+			"(d.event_id, d.destination) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))", q.arg(ids), q.arg(names)))
 	}
+
 	if !b.to.IsZero() {
 		q.add("d.updated_at <= ?", b.to)
 	}
 	if !b.from.IsZero() {
 		q.add("d.updated_at >= ?", b.from)
 	}
+
 	return q
 }
 

@@ -32,15 +32,18 @@ func (s *Client) DeadLetters(ctx context.Context, f DeadLetterFilter, after Deli
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
 		return page, err
 	}
+
 	err := s.read(ctx, "list dead letters", func(tx pgx.Tx, now time.Time) error {
 		letters, err := s.letters(ctx, tx, f.where(f.bounds(now), after), limit+1, "")
 		if len(letters) > limit {
 			letters = letters[:limit]
 			page.Next = &letters[limit-1].DeliveryRef
 		}
+
 		page.Letters = letters
 		return err
 	})
+
 	return page, err
 }
 
@@ -54,7 +57,9 @@ func checkLimit(limit int) error {
 // letters reads letters in the order of their index; lock is the locking clause of the statement.
 func (s *Client) letters(ctx context.Context, tx pgx.Tx, q *letterQuery, limit int, lock string) ([]DeadLetter, error) {
 	from := ` FROM {deliveries} AS d WHERE ` + q.text() + ` ORDER BY ` + q.order + ` LIMIT ` + q.arg(limit) + lock
-	return named(ctx, tx, func(name func(string) string) string { return s.sql(`SELECT ` + letterColumns(name) + from) }, scanLetter, q.args...)
+	query := func(name func(string) string) string { return s.sql(`SELECT ` + letterColumns(name) + from) }
+
+	return named(ctx, tx, query, scanLetter, q.args...)
 }
 
 func scanLetter(row pgx.CollectableRow) (l DeadLetter, err error) {
@@ -84,6 +89,7 @@ func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
 		return groups, err
 	}
+
 	err := s.read(ctx, "group dead letters", func(tx pgx.Tx, now time.Time) error {
 		q := f.where(f.bounds(now), DeliveryRef{})
 		grouped := `WITH g AS (
@@ -91,9 +97,11 @@ func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit
 					max(d.updated_at) AS newest, max(d.event_id) AS example
 				FROM {deliveries} AS d WHERE ` + q.text() + ` GROUP BY 1, 2, 3
 				ORDER BY n DESC, 1, 2, 3 LIMIT ` + q.arg(limit) + `)`
+
 		var err error
 		groups, err = named(ctx, tx, func(name func(string) string) string {
-			return s.sql(grouped + ` SELECT g.destination, ` + name("g.event_type") + `, coalesce(g.error_fingerprint, ''), g.n, g.oldest, g.newest, ` + letterColumns(name) + `
+			return s.sql(grouped + ` SELECT g.destination,
+				` + name("g.event_type") + `, coalesce(g.error_fingerprint, ''), g.n, g.oldest, g.newest, ` + letterColumns(name) + `
 				FROM g JOIN {deliveries} AS d ON d.event_id = g.example AND d.destination = g.destination
 				ORDER BY g.n DESC, 1, 2, 3`)
 		}, func(row pgx.CollectableRow) (g DeadLetterGroup, err error) {
@@ -102,8 +110,10 @@ func (s *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit
 				&l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
 			return g, err
 		}, q.args...)
+
 		return err
 	})
+
 	return groups, err
 }
 
@@ -154,6 +164,7 @@ func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
 		} else if err != nil {
 			return err
 		}
+
 		c.Deliveries, err = named(ctx, tx, func(name func(string) string) string {
 			return s.sql(`SELECT ` + letterColumns(name) + `, d.state, coalesce(` + name("d.ordering_key") + `, '')
 				FROM {deliveries} AS d WHERE d.event_id = $1 ORDER BY d.destination`)
@@ -165,15 +176,19 @@ func (s *Client) Case(ctx context.Context, eventID int64) (c Case, err error) {
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text, old_payload_bytes
+
+		rows, err := tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''),
+			details::text, old_payload::text, old_payload_bytes
 			FROM {audit} WHERE event_id = $1 ORDER BY id`), eventID)
 		if err != nil {
 			return err
 		}
+
 		c.Audit, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
 		if err == nil && c.Event.Gone && len(c.Deliveries)+len(c.Audit) == 0 {
 			return ErrNoEvent
 		}
+
 		return err
 	})
 	return c, err

@@ -21,10 +21,12 @@ func inBatches(ctx context.Context, a BulkAction, do func(n int) (done int, err 
 	if a.Rate > 0 {
 		n = max(1, min(n, int(math.Min(MaxBatch, a.Rate/smooth))))
 	}
+
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+
 		begin := time.Now()
 		done, err := do(n)
 		if err != nil || done < n {
@@ -47,8 +49,10 @@ func wait(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
+
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-timer.C:

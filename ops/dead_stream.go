@@ -25,7 +25,9 @@ func (s *Client) mode(ctx context.Context, tx pgx.Tx) (mode outboxsql.Mode, err 
 // holdMode is mode, and keeps the mode from changing until the transaction ends.
 func (s *Client) holdMode(ctx context.Context, tx pgx.Tx) (outboxsql.Mode, error) {
 	table := pgx.Identifier{s.cfg.Schema, "outbox_mode"}.Sanitize()
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1::bigint << 32 | to_regclass($2)::oid::bigint)`, int64(modeSpace), table); err != nil {
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1::bigint << 32 | to_regclass($2)::oid::bigint)`,
+		int64(modeSpace), table)
+	if err != nil {
 		return "", err
 	}
 	return s.mode(ctx, tx) // with a snapshot that is not older than the lock
@@ -47,5 +49,6 @@ func (s *Client) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	return s.deleteEvents(ctx, tx, `DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)
 		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE e.id > p.head OR p.open @> e.id)
-		AND NOT EXISTS (SELECT FROM {replays} AS r WHERE r.state = 'running' AND e.id <= r.to_id AND (e.id > r.head OR r.open @> e.id))`, ids)
+		AND NOT EXISTS (SELECT FROM {replays} AS r
+			WHERE r.state = 'running' AND e.id <= r.to_id AND (e.id > r.head OR r.open @> e.id))`, ids)
 }

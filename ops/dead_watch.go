@@ -68,10 +68,12 @@ func (s *Client) Watch() *Watch { return &Watch{store: s, groups: make(map[group
 func (w *Watch) Add(letters []DeadLetter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	for i := range letters {
 		name := slices.Index(w.names, letters[i].Destination)
 		if name < 0 {
-			name, w.names = len(w.names), append(w.names, letters[i].Destination)
+			name = len(w.names)
+			w.names = append(w.names, letters[i].Destination)
 		}
 		w.pending = append(w.pending, pending{letters[i].EventID, name})
 	}
@@ -81,13 +83,21 @@ func (w *Watch) Add(letters []DeadLetter) {
 func (w *Watch) Counts() WatchCounts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	b := w.counts
-	b.Waiting, b.Groups = int64(len(w.pending)), []DeadLetterGroup{}
+	b.Waiting = int64(len(w.pending))
+	b.Groups = []DeadLetterGroup{}
 	for _, g := range w.groups {
 		b.Groups = append(b.Groups, *g)
 	}
+
 	slices.SortFunc(b.Groups, func(a, b DeadLetterGroup) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Fingerprint, b.Fingerprint))
+		return cmp.Or(
+			cmp.Compare(b.Count, a.Count),
+			cmp.Compare(a.Destination, b.Destination),
+			cmp.Compare(a.Type, b.Type),
+			cmp.Compare(a.Fingerprint, b.Fingerprint),
+		)
 	})
 	return b
 }
@@ -106,6 +116,7 @@ func (w *Watch) Await(ctx context.Context) (WatchCounts, error) {
 		case b.Waiting < before:
 			pause = watchFirst
 		}
+
 		wait(ctx, pause)
 	}
 }
@@ -114,9 +125,11 @@ func (w *Watch) Await(ctx context.Context) (WatchCounts, error) {
 func (w *Watch) Update(ctx context.Context) (WatchCounts, error) {
 	w.updating.Lock()
 	defer w.updating.Unlock()
+
 	w.mu.Lock()
 	left := min(watchUpdate, len(w.pending))
 	w.mu.Unlock()
+
 	for left > 0 {
 		n, err := w.update(ctx, min(watchBatch, left))
 		if err != nil {
@@ -124,13 +137,15 @@ func (w *Watch) Update(ctx context.Context) (WatchCounts, error) {
 		}
 		left -= n
 	}
+
 	return w.Counts(), nil
 }
 
 // sqlOutcomes reads the outcomes of deliveries, and returns no row for one that waits. For a deleted delivery the last
 // audit entry gives the reason, unless that entry is the replay.
 const sqlOutcomes = `SELECT p.n, CASE WHEN d.event_id IS NULL THEN coalesce((SELECT a.action FROM {audit} AS a
-		WHERE a.event_id = p.event_id AND a.destination = p.destination AND a.action IN ('replay', 'discard', 'delivered') ORDER BY a.id DESC LIMIT 1), 'replay') ELSE '' END,
+		WHERE a.event_id = p.event_id AND a.destination = p.destination AND a.action IN ('replay', 'discard', 'delivered')
+			ORDER BY a.id DESC LIMIT 1), 'replay') ELSE '' END,
 	p.event_id, p.destination, coalesce(d.event_type, ''), coalesce(d.error_fingerprint, ''), coalesce(d.updated_at, now()),
 	coalesce(d.attempts, 0), coalesce(d.replays, 0), coalesce(d.error_class, ''), coalesce(d.last_error, '')
 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS p(event_id, destination, n)
@@ -146,46 +161,59 @@ type result struct {
 
 // look looks at the first n that wait.
 func (w *Watch) update(ctx context.Context, n int) (int, error) {
+	ids := make([]int64, n)
+	names := make([]string, n)
+
 	w.mu.Lock()
 	batch := slices.Clone(w.pending[:n])
-	ids, names := make([]int64, n), make([]string, n)
 	for i, p := range batch {
-		ids[i], names[i] = p.event, w.names[p.name]
+		ids[i] = p.event
+		names[i] = w.names[p.name]
 	}
 	w.mu.Unlock()
+
 	var found []result
 	err := w.store.read(ctx, fmt.Sprintf("see what became of %d dead letters", n), func(tx pgx.Tx, _ time.Time) error {
 		// By the primary key, one after the other, whatever stale statistics say.
-		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`); err != nil {
+		const byIndex = `SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
+		if _, err := tx.Exec(ctx, byIndex); err != nil {
 			return err
 		}
+
 		rows, err := tx.Query(ctx, w.store.sql(sqlOutcomes), ids, names)
 		if err != nil {
 			return err
 		}
+
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r result, err error) {
 			l := &r.letter
-			err = row.Scan(&r.n, &r.last, &l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
+			err = row.Scan(&r.n, &r.last, &l.EventID, &l.Destination, &l.Type, &l.Fingerprint,
+				&l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
 			return r, err
 		})
+
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	settled := make([]bool, n)
 	for i := range found {
 		settled[found[i].n-1] = true
 		w.count(&found[i])
 	}
+
 	rest := w.pending[n:]
 	for i, p := range batch {
 		if !settled[i] {
 			rest = append(rest, p)
 		}
 	}
+
 	w.pending = rest
 	return n, nil
 }
@@ -200,6 +228,7 @@ func (w *Watch) count(r *result) {
 		w.counts.Gone++
 	default:
 		w.counts.Dead++
+
 		key := groupKey{l.Destination, l.Type, l.Fingerprint}
 		g := w.groups[key]
 		if g == nil {
@@ -209,12 +238,15 @@ func (w *Watch) count(r *result) {
 			g = &DeadLetterGroup{Destination: l.Destination, Type: l.Type, Fingerprint: l.Fingerprint, Oldest: l.DiedAt}
 			w.groups[key] = g
 		}
+
 		g.Count++
 		if l.DiedAt.Before(g.Oldest) {
 			g.Oldest = l.DiedAt
 		}
+
 		if !l.DiedAt.Before(g.Newest) {
-			g.Newest, g.Example = l.DiedAt, l
+			g.Newest = l.DiedAt
+			g.Example = l
 		}
 	}
 }

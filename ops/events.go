@@ -27,16 +27,19 @@ func (s *Client) readEvents(ctx context.Context, what string, f func(tx pgx.Tx) 
 		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
 		// Each statement has one good plan, by index, whatever stale statistics say. A limit of the
 		// caller's stays. Rows that a policy hides are an error.
-		_, err = tx.Exec(ctx, `SELECT set_config('row_security', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+		_, err = tx.Exec(ctx, `SELECT set_config('row_security', 'off', true), set_config('enable_seqscan', 'off', true),
+			set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
 			CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, true) END`,
 			fmt.Sprintf("%dms", statementTimeout.Milliseconds()))
 	}
+
 	if err == nil {
 		err = f(tx)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
+
 	return nil
 }
 
@@ -65,6 +68,7 @@ func (s *Client) ReadEvent(ctx context.Context, tx pgx.Tx, id int64) (Event, err
 	if err != nil {
 		return Event{}, err
 	}
+
 	found, err := s.byID(ctx, tx, []int64{id})
 	if err != nil {
 		return Event{}, err
@@ -72,6 +76,7 @@ func (s *Client) ReadEvent(ctx context.Context, tx pgx.Tx, id int64) (Event, err
 	if len(found) == 0 {
 		found = []raw{{Event: Event{ID: id, Gone: true}}}
 	}
+
 	all, err := s.outcomes(ctx, tx, t, found)
 	if err != nil {
 		return Event{}, err
@@ -79,6 +84,7 @@ func (s *Client) ReadEvent(ctx context.Context, tx pgx.Tx, id int64) (Event, err
 	if e := all[0]; !e.Gone || e.known {
 		return e, nil
 	}
+
 	return Event{}, ErrNoEvent
 }
 
@@ -96,10 +102,12 @@ func (s *Client) ReadWholeEvent(ctx context.Context, tx pgx.Tx, id int64) (Event
 func (s *Client) readContent(ctx context.Context, tx pgx.Tx, e *Event) error {
 	columns := []string{"headers::text", "payload::text", "payload_bytes", "coalesce(content_type, '')"}
 	values := []any{(*[]byte)(&e.Headers), (*[]byte)(&e.Payload), &e.PayloadBytes, &e.ContentType}
+
 	err := s.readColumns(ctx, tx, e.ID, columns, values)
 	if !wire.IsUnreadable(err) {
 		return err
 	}
+
 	e.Unreadable = make(map[string]string)
 	for i, name := range []string{"headers", "payload", "payload_bytes", "content_type"} {
 		err := s.readColumns(ctx, tx, e.ID, columns[i:i+1], values[i:i+1])
@@ -110,6 +118,7 @@ func (s *Client) readContent(ctx context.Context, tx pgx.Tx, e *Event) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

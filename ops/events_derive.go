@@ -97,10 +97,12 @@ func (t *tables) derive(r *raw) Event {
 	for i := range r.rows {
 		e.Destinations = append(e.Destinations, r.rows[i].delivery())
 	}
+
 	for _, a := range r.acts {
 		if e.about(a.destination) || t.stream && t.behind(a.destination, r) {
 			continue
 		}
+
 		switch at := a.at; a.action {
 		case "discard":
 			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Discarded, Since: &at, Actor: a.actor})
@@ -110,13 +112,17 @@ func (t *tables) derive(r *raw) Event {
 			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Unknown, Since: &at})
 		}
 	}
+
 	if !e.Gone {
 		t.rest(r, &e)
 	}
+
 	slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+
 	if e.Destinations == nil {
 		e.Destinations = []Destination{} // for JSON
 	}
+
 	e.State = e.sum()
 	return e
 }
@@ -132,6 +138,7 @@ func (t *tables) rest(r *raw, e *Event) {
 		e.Destinations = append(e.Destinations, Destination{State: Unknown})
 		return
 	}
+
 	switch {
 	case t.stream:
 		t.positioned(r, e)
@@ -149,15 +156,18 @@ func (t *tables) positioned(r *raw, e *Event) {
 		if name == "" || i > 0 && t.positions[i-1].destination == name {
 			continue
 		}
+
 		if e.about(name) {
 			wanted = true
 			continue
 		}
+
 		state, drops := t.stateAt(name, r)
 		wanted = wanted || state != NotRouted
 		if state == Passed && e.OthersSettled {
 			continue // it was marked before the destination had a position
 		}
+
 		d := Destination{Name: name, State: state, Drops: drops}
 		if state == Open || state == Unread {
 			d.Error = t.failureOf(name, r)
@@ -165,11 +175,14 @@ func (t *tables) positioned(r *raw, e *Event) {
 		if d.Error != "" {
 			d.Class = delivery.ClassDestination.String()
 		}
+
 		e.Destinations = append(e.Destinations, d)
 	}
+
 	if e.about("") || e.OthersSettled {
 		return
 	}
+
 	switch {
 	case len(e.Destinations) == 0:
 		e.Destinations = append(e.Destinations, Destination{State: Unread}) // no relay has begun to read
@@ -190,7 +203,9 @@ func (t *tables) failureOf(name string, e *raw) string {
 
 // stateAt is the state of a delivery without a row, and by which settings the destination may have passed it.
 func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
-	known, reads, skipped := false, false, false
+	known := false
+	reads := false
+	skipped := false
 	for i := range t.ranges {
 		s := &t.ranges[i]
 		switch {
@@ -200,10 +215,12 @@ func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
 		default:
 			known = true
 			if s.leads(e.Type) {
-				reads, drops = true, append(drops, s.drops...)
+				reads = true
+				drops = append(drops, s.drops...)
 			}
 		}
 	}
+
 	switch {
 	case known && !reads:
 		return NotRouted, nil
@@ -216,23 +233,42 @@ func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
 	case reads && drops == nil:
 		return Delivered, nil
 	}
+
 	slices.Sort(drops)
 	return Passed, slices.Compact(drops)
 }
 
 // behind reports whether a destination has not passed an event.
 func (t *tables) behind(name string, e *raw) bool {
-	return !t.done(name, e) && slices.ContainsFunc(t.positions, func(p eventPosition) bool { return p.destination == name && p.gets(e) && !p.has(e.ID) })
+	if t.done(name, e) {
+		return false
+	}
+
+	return slices.ContainsFunc(t.positions, func(p eventPosition) bool {
+		return p.destination == name && p.gets(e) && !p.has(e.ID)
+	})
 }
 
 // under reports whether a destination has read the event and not acknowledged it.
 func (t *tables) under(name string, e *raw) bool {
-	return !t.done(name, e) && slices.ContainsFunc(t.positions, func(p eventPosition) bool { return p.destination == name && p.gets(e) && p.open.contains(e.ID) })
+	if t.done(name, e) {
+		return false
+	}
+
+	return slices.ContainsFunc(t.positions, func(p eventPosition) bool {
+		return p.destination == name && p.gets(e) && p.open.contains(e.ID)
+	})
 }
 
 // done reports whether the shard of an event has passed it before the number of shards changed.
 func (t *tables) done(name string, e *raw) bool {
-	return !e.Gone && slices.ContainsFunc(t.former, func(p eventPosition) bool { return p.destination == name && p.gets(e) && p.has(e.ID) })
+	if e.Gone {
+		return false
+	}
+
+	return slices.ContainsFunc(t.former, func(p eventPosition) bool {
+		return p.destination == name && p.gets(e) && p.has(e.ID)
+	})
 }
 
 // gets reports whether the event belongs to the shard. For a deleted event, whose shard is unknown, it reports true.
@@ -250,9 +286,11 @@ func (t *tables) lowest() int64 {
 			lowest = min(lowest, p.open.low[0]-1)
 		}
 	}
+
 	if len(t.positions) == 0 {
 		return math.MinInt64 // nobody has begun to read
 	}
+
 	return lowest
 }
 
@@ -263,9 +301,11 @@ func (r *row) delivery() Destination {
 	if d.Error == limit.Waits {
 		d.Class = "" // nobody's fault
 	}
+
 	switch d.State {
 	case "retry":
-		d.State, d.NextTry = Waiting, &r.next
+		d.State = Waiting
+		d.NextTry = &r.next
 		if d.Attempts == 0 && d.Error == "" {
 			d.Since = nil // it has not failed
 		}
@@ -273,5 +313,6 @@ func (r *row) delivery() Destination {
 	default:
 		d.State = Unknown
 	}
+
 	return d
 }

@@ -62,6 +62,7 @@ func (f EventFilter) Validate() error {
 			return fmt.Errorf("%w: a filter is not valid text", ErrInvalid)
 		}
 	}
+
 	switch {
 	case !slices.Contains([]State{"", Waiting, Dead, Done}, f.State):
 		return fmt.Errorf("%w: a state of %q is not waiting, dead or done", ErrInvalid, f.State)
@@ -74,12 +75,17 @@ func (f EventFilter) Validate() error {
 			return fmt.Errorf("%w: event type: %w", ErrInvalid, err)
 		}
 	}
+
 	return nil
 }
 
 // narrow reports whether the filter may exclude any event.
 func (f *EventFilter) narrow() bool {
-	return f.Type != "" || f.AggregateType != "" || f.AggregateID != "" || f.State != "" || f.Destination != "" || f.Where != nil || f.bounded()
+	switch {
+	case f.Type != "", f.AggregateType != "", f.AggregateID != "", f.State != "", f.Destination != "":
+		return true
+	}
+	return f.Where != nil || f.bounded()
 }
 
 // bounded reports whether the filter has a bound in time.
@@ -95,9 +101,20 @@ func (f *EventFilter) oldest(now time.Time) time.Time {
 
 // accepts reports whether the row of an event matches. In a queue only a marked event is done.
 func (f *EventFilter) accepts(r *raw, oldest time.Time, stream bool) bool {
-	return (f.Type == "" || routing.Best([]string{f.Type}, r.Type) == 0) &&
-		(f.AggregateType == "" || f.AggregateType == r.AggregateType) && (f.AggregateID == "" || f.AggregateID == r.AggregateID) &&
-		(oldest.IsZero() || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || f.Destination != "" || r.mark == "done")
+	switch {
+	case f.Type != "" && routing.Best([]string{f.Type}, r.Type) != 0:
+		return false
+	case f.AggregateType != "" && f.AggregateType != r.AggregateType:
+		return false
+	case f.AggregateID != "" && f.AggregateID != r.AggregateID:
+		return false
+	case !oldest.IsZero() && r.CreatedAt.Before(oldest):
+		return false
+	case f.State != Done || stream:
+		return true
+	}
+
+	return f.Destination != "" || r.mark == "done"
 }
 
 // acceptsState reports whether the state of the event matches.
@@ -120,20 +137,26 @@ func (f *EventFilter) acceptsState(e *Event) bool {
 // acceptsDelivery reports whether the state of the delivery to the wanted destination matches.
 func (f *EventFilter) acceptsDelivery(e *Event) bool {
 	routed := f.Routes == nil || slices.Contains(f.Routes(e.Type), f.Destination)
+
 	state, known := State(""), false
 	for _, d := range e.Destinations {
 		switch d.Name {
 		case f.Destination:
-			state, known = d.State, true
+			state = d.State
+			known = true
 		case "": // its destinations are not decided
 			if routed && !known {
-				state, known = d.State, true
+				state = d.State
+				known = true
 			}
 		}
 	}
+
 	if !known && e.OthersSettled && routed {
-		state, known = Delivered, true // or passed over, which is not stored
+		state = Delivered
+		known = true // or passed over, which is not stored
 	}
+
 	if !known || state == NotRouted {
 		return false
 	}
@@ -165,6 +188,7 @@ type EventPage struct {
 // thousand events in a row that are all too old.
 func (s *Client) Events(ctx context.Context, f EventFilter, limit int) (page EventPage, err error) {
 	page.Events = []Event{}
+
 	if err := f.Validate(); err != nil {
 		return page, err
 	}
@@ -174,22 +198,27 @@ func (s *Client) Events(ctx context.Context, f EventFilter, limit int) (page Eve
 	if f.Search == 0 {
 		f.Search = DefaultSearch
 	}
+
 	err = s.readEvents(ctx, "list events", func(tx pgx.Tx) error {
 		t, err := s.tablesNow(ctx, tx)
 		if err != nil {
 			return err
 		}
+
 		l := lister{Client: s, tx: tx, tables: t, f: f, limit: limit, upto: math.MaxInt64}
 		if f.Upto != nil {
 			l.upto = *f.Upto
 		}
+
 		var now time.Time
 		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
 			return err
 		}
+
 		l.oldest = f.oldest(now)
 		return l.run(ctx, &page)
 	})
+
 	return page, err
 }
 
@@ -210,38 +239,48 @@ func (l *lister) run(ctx context.Context, page *EventPage) error {
 	if !l.f.narrow() {
 		size = l.limit
 	}
+
 	for page.Searched < l.f.Search {
 		n := min(size, l.f.Search-page.Searched)
 		found, read, err := l.candidates(ctx, n)
 		if err != nil {
 			return err
 		}
+
 		page.Searched += len(read)
 		full, err := l.take(ctx, page, found)
 		if err != nil || full {
 			return err
 		}
-		old := l.f.bounded() && len(found) > 0 && !slices.ContainsFunc(found, func(r raw) bool { return !r.CreatedAt.Before(l.oldest) })
-		if len(read) < n || old || read[len(read)-1] == math.MinInt64 {
+
+		isRecent := func(r raw) bool { return !r.CreatedAt.Before(l.oldest) }
+		areOld := l.f.bounded() && len(found) > 0 && !slices.ContainsFunc(found, isRecent)
+		if len(read) < n || areOld || read[len(read)-1] == math.MinInt64 {
 			page.Next = nil
 			return nil
 		}
+
 		l.upto = read[len(read)-1] - 1
 		page.Next = &l.upto
 	}
+
 	return nil
 }
 
 // take adds the events that match, and reports whether the page is full.
 func (l *lister) take(ctx context.Context, page *EventPage, found []raw) (full bool, err error) {
-	wanted := slices.DeleteFunc(slices.Clone(found), func(r raw) bool { return !l.f.accepts(&r, l.oldest, l.tables.stream) })
+	wanted := slices.DeleteFunc(slices.Clone(found), func(r raw) bool {
+		return !l.f.accepts(&r, l.oldest, l.tables.stream)
+	})
 	if len(wanted) == 0 {
 		return false, nil
 	}
+
 	all, err := l.outcomes(ctx, l.tx, l.tables, wanted)
 	if err != nil {
 		return false, err
 	}
+
 	all = slices.DeleteFunc(all, func(e Event) bool { return !l.f.acceptsState(&e) })
 	for i := range all {
 		if l.f.Where != nil {
@@ -253,6 +292,7 @@ func (l *lister) take(ctx context.Context, page *EventPage, found []raw) (full b
 				continue
 			}
 		}
+
 		page.Events = append(page.Events, all[i])
 		if len(page.Events) == l.limit {
 			page.Next = nil
@@ -263,6 +303,7 @@ func (l *lister) take(ctx context.Context, page *EventPage, found []raw) (full b
 			return true, nil
 		}
 	}
+
 	return false, nil
 }
 
@@ -278,8 +319,9 @@ func (l *lister) meets(ctx context.Context, e *Event) (bool, error) {
 // The statements that find the ids of the next events, from $1 down, $2 at most. Each reads the
 // primary key of a table, or the index of fresh events, in its order.
 const (
-	sqlStored  = `SELECT DISTINCT event_id AS id FROM {deliveries} WHERE event_id <= $1 ORDER BY event_id DESC LIMIT $2`
-	sqlBoth    = `SELECT DISTINCT id FROM ((SELECT id FROM {events} WHERE id <= $1 AND %s ORDER BY id DESC LIMIT $2) UNION ALL (` + sqlStored + `)) AS c ORDER BY id DESC LIMIT $2`
+	sqlStored = `SELECT DISTINCT event_id AS id FROM {deliveries} WHERE event_id <= $1 ORDER BY event_id DESC LIMIT $2`
+	sqlBoth   = `SELECT DISTINCT id FROM ((SELECT id FROM {events} WHERE id <= $1 AND %s ORDER BY id DESC LIMIT $2)
+		UNION ALL (` + sqlStored + `)) AS c ORDER BY id DESC LIMIT $2`
 	isFresh    = `state = 'fresh'` // as the index has it
 	isAbove    = `id > $3`
 	sqlByEvent = ` FROM {events} WHERE id <= $1 ORDER BY id DESC LIMIT $2`
@@ -297,18 +339,23 @@ func (l *lister) candidates(ctx context.Context, n int) (found []raw, read []int
 	case l.f.State == Waiting:
 		rows, err = l.tx.Query(ctx, l.sql(fmt.Sprintf(sqlBoth, isFresh)), l.upto, n)
 	default:
-		found, err = named(ctx, l.tx, func(name func(string) string) string { return l.sql(`SELECT ` + columns(name) + sqlByEvent) }, scanRaw, l.upto, n)
+		query := func(name func(string) string) string { return l.sql(`SELECT ` + columns(name) + sqlByEvent) }
+		found, err = named(ctx, l.tx, query, scanRaw, l.upto, n)
 		for i := range found {
 			read = append(read, found[i].ID)
 		}
 		return found, read, err
 	}
+
 	if err != nil {
 		return nil, nil, err
 	}
-	if read, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+
+	read, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
 		return nil, nil, err
 	}
+
 	found, err = l.byID(ctx, l.tx, read)
 	return found, read, err
 }

@@ -35,6 +35,7 @@ func named[T any](ctx context.Context, tx pgx.Tx, sql func(name func(column stri
 		}
 		return err
 	}
+
 	if tx.Conn().PgConn().ParameterStatus("server_encoding") == "UTF8" {
 		return all, read(tx, 0)
 	}
@@ -43,16 +44,19 @@ func named[T any](ctx context.Context, tx pgx.Tx, sql func(name func(column stri
 	if wire.IsUnreadable(err) {
 		err = read(tx, wire.Escaped)
 	}
+
 	return all, err
 }
 
 func columns(name func(column string) string) string {
-	return `id, ` + name("event_type") + `, coalesce(` + name("aggregate_type") + `, ''), coalesce(` + name("aggregate_id") + `, ''), coalesce(` + name("idempotency_key") + `, ''), state, ` +
+	return `id, ` + name("event_type") + `, coalesce(` + name("aggregate_type") + `, ''), ` +
+		`coalesce(` + name("aggregate_id") + `, ''), coalesce(` + name("idempotency_key") + `, ''), state, ` +
 		clamped("created_at") + `, ` + clampedOrNull("available_at") + `, ` + clampedOrNull("processed_at") + `, ` + pgschema.Hash("")
 }
 
 func scanRaw(row pgx.CollectableRow) (r raw, err error) {
-	err = row.Scan(&r.ID, &r.Type, &r.AggregateType, &r.AggregateID, &r.IdempotencyKey, &r.mark, &r.CreatedAt, &r.AvailableAt, &r.ProcessedAt, &r.hash)
+	err = row.Scan(&r.ID, &r.Type, &r.AggregateType, &r.AggregateID, &r.IdempotencyKey, &r.mark,
+		&r.CreatedAt, &r.AvailableAt, &r.ProcessedAt, &r.hash)
 	return r, err
 }
 
@@ -73,7 +77,8 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	err := tx.QueryRow(ctx, s.sql(`SELECT mode, becoming FROM {mode} WHERE one`)).Scan(&mode, &becoming)
 	switch refused, isPg := errors.AsType[*pgconn.PgError](err); {
 	case isPg && (refused.Code == "42P01" || refused.Code == "3F000"):
-		return nil, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w", s.cfg.Schema, outboxsql.ErrNotMigrated)
+		return nil, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w",
+			s.cfg.Schema, outboxsql.ErrNotMigrated)
 	case err != nil:
 		return nil, err
 	case becoming != nil:
@@ -81,17 +86,23 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	case mode != outboxsql.ModeStream:
 		return &tables{}, nil
 	}
+
 	t := &tables{stream: true}
 	var rows pgx.Rows
 	for sql, into := range map[string]*[]eventPosition{
-		`SELECT destination, shard, count(*) OVER (PARTITION BY destination), head, ` + eventBounds("open") + `, coalesce(last_error, '') FROM {positions} ORDER BY destination, shard`: &t.positions,
+		`SELECT destination, shard, count(*) OVER (PARTITION BY destination), head,
+			` + eventBounds("open") + `, coalesce(last_error, '') FROM {positions} ORDER BY destination, shard`: &t.positions,
 		`SELECT destination, shard, shards, head, ` + eventBounds("open") + `, '' FROM (
-			SELECT p.destination, w.n - 1 AS shard, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head, (w.at ->> 'open')::int8multirange AS open
-			FROM {positions} AS p, jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
+			SELECT p.destination, w.n - 1 AS shard, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head,
+				(w.at ->> 'open')::int8multirange AS open
+			FROM {positions} AS p, jsonb_array_elements(p.former) AS s,
+				jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
 	} {
-		if rows, err = tx.Query(ctx, s.sql(sql)); err != nil {
+		rows, err = tx.Query(ctx, s.sql(sql))
+		if err != nil {
 			return nil, err
 		}
+
 		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventPosition, err error) {
 			err = row.Scan(&p.destination, &p.shard, &p.shards, &p.head, &p.open.low, &p.open.high, &p.failure)
 			return p, err
@@ -100,17 +111,22 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 			return nil, err
 		}
 	}
+
 	// Not the routes that are expected of a destination (since 0): it does not read by them yet.
-	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head, `+eventBounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+eventBounds("until_open")+`, drops, past IS NOT DISTINCT FROM 'skipped'
+	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head,
+		`+eventBounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+eventBounds("until_open")+`, drops,
+		past IS NOT DISTINCT FROM 'skipped'
 		FROM {routes} WHERE since > 0 ORDER BY destination, since`))
 	if err != nil {
 		return nil, err
 	}
+
 	t.ranges, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p routeRange, err error) {
 		err = row.Scan(&p.destination, &p.patterns, &p.others, &p.from.head, &p.from.open.low, &p.from.open.high,
 			&p.ended, &p.until.head, &p.until.open.low, &p.until.open.high, &p.drops, &p.skipped)
 		return p, err
 	})
+
 	return t, err
 }
 
@@ -122,15 +138,20 @@ func eventBounds(column string) string {
 
 // sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line,
 // waiting or dead, by the indexes of lines: with equal columns the planner may prefer the primary key, all of it.
-const sqlRows = `SELECT d.event_id, %s, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, ''),
+const sqlRows = `SELECT d.event_id, %s, d.destination, d.state, d.attempts, d.replays, coalesce(d.error_class, ''),
+	coalesce(d.last_error, ''),
 	CASE d.state WHEN 'dead' THEN coalesce(d.error_fingerprint, '') ELSE '' END,
-	nullif(ARRAY(SELECT l ->> 'destination' FROM jsonb_array_elements(d.dead_letters) WITH ORDINALITY AS r(l, n) WHERE l ->> 'destination' IS NOT NULL ORDER BY n), '{}'), %s, %s, line.event_id, line.state
+	nullif(ARRAY(SELECT l ->> 'destination' FROM jsonb_array_elements(d.dead_letters) WITH ORDINALITY AS r(l, n)
+		WHERE l ->> 'destination' IS NOT NULL ORDER BY n), '{}'), %s, %s, line.event_id, line.state
 	FROM {deliveries} AS d LEFT JOIN LATERAL (SELECT * FROM ((SELECT o.event_id, o.state FROM {deliveries} AS o
-		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state IN ('retry', 'parked') AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
+		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state IN ('retry', 'parked')
+			AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
 		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1)
 	UNION ALL (SELECT event_id, state FROM (SELECT o.event_id, o.state, o.destination, o.ordering_key FROM {deliveries} AS o
-		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state = 'dead' AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
-		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1) AS n WHERE n.destination = d.destination AND n.ordering_key = d.ordering_key)) AS f
+		WHERE d.state = 'parked' AND o.ordering_key IS NOT NULL AND o.state = 'dead'
+			AND (o.destination, o.ordering_key, o.event_id) >= (d.destination, d.ordering_key, -9223372036854775808)
+		ORDER BY o.destination, o.ordering_key, o.event_id LIMIT 1) AS n
+			WHERE n.destination = d.destination AND n.ordering_key = d.ordering_key)) AS f
 	ORDER BY event_id LIMIT 1) AS line ON true
 	WHERE d.event_id = ANY($1::bigint[])`
 
@@ -141,33 +162,44 @@ const sqlActs = `SELECT DISTINCT ON (event_id, destination) event_id, destinatio
 
 // outcomes reads the other tables about the events, and derives the state of each event.
 func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw) ([]Event, error) {
-	wanted, byID := make([]int64, len(found)), make(map[int64]*raw, len(found))
+	wanted := make([]int64, len(found))
+	byID := make(map[int64]*raw, len(found))
 	for i := range found {
-		wanted[i], byID[found[i].ID] = found[i].ID, &found[i]
+		wanted[i] = found[i].ID
+		byID[found[i].ID] = &found[i]
 	}
+
 	type stored struct {
 		row
 
 		id        int64
 		eventType string
 	}
+
 	rows, err := named(ctx, tx, func(name func(string) string) string {
 		return s.sql(fmt.Sprintf(sqlRows, name("d.event_type"), clamped("d.available_at"), clamped("d.updated_at")))
 	}, func(scanned pgx.CollectableRow) (r stored, err error) {
 		var first *int64
 		var state *State
-		err = scanned.Scan(&r.id, &r.eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error, &r.Fingerprint, &r.Reports, &r.next, &r.at, &first, &state)
-		if err == nil && first != nil && state != nil && *first != r.id {
+		err = scanned.Scan(&r.id, &r.eventType, &r.Name, &r.State, &r.Attempts, &r.Replays, &r.Class, &r.Error,
+			&r.Fingerprint, &r.Reports, &r.next, &r.at, &first, &state)
+		if err != nil || first == nil || state == nil {
+			return r, err
+		}
+
+		if *first != r.id {
 			r.Behind = &Behind{*first, *state}
 			if *state == "retry" {
 				r.Behind.State = Waiting
 			}
 		}
+
 		return r, err
 	}, wanted)
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range rows {
 		e := byID[rows[i].id]
 		if e.Gone {
@@ -180,6 +212,7 @@ func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw
 	if err != nil {
 		return nil, err
 	}
+
 	var id int64
 	var a act
 	_, err = pgx.ForEachRow(acts, []any{&id, &a.destination, &a.action, &a.actor, &a.at}, func() error {
@@ -189,9 +222,11 @@ func (s *Client) outcomes(ctx context.Context, tx pgx.Tx, t *tables, found []raw
 	if err != nil {
 		return nil, err
 	}
+
 	all := make([]Event, len(found))
 	for i := range found {
 		all[i] = t.derive(&found[i])
 	}
+
 	return all, nil
 }

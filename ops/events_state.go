@@ -196,11 +196,14 @@ func (e *Event) Filter(destination, condition string) {
 	for i := range e.Destinations {
 		if d := &e.Destinations[i]; d.Name == destination {
 			if d.State == Passed {
-				d.State, d.Condition, d.Drops = Filtered, condition, nil
+				d.State = Filtered
+				d.Condition = condition
+				d.Drops = nil
 			}
 			return
 		}
 	}
+
 	if e.OthersSettled {
 		e.Destinations = append(e.Destinations, Destination{Name: destination, State: Filtered, Condition: condition})
 		slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
@@ -214,7 +217,8 @@ func (e *Event) Throttle(pause Throttled, routed bool) {
 	for i := range e.Destinations {
 		d := &e.Destinations[i]
 		isMeant := d.Name == pause.Destination || d.Name == "" && routed
-		if isMeant && d.State.Pending() && d.State != Unrouted && d.Throttled == nil {
+		waits := d.State.Pending() && d.State != Unrouted
+		if isMeant && waits && d.Throttled == nil {
 			d.Throttled = &pause
 		}
 	}

@@ -24,6 +24,7 @@ func (d *Destination) Words(now time.Time) []Phrase {
 		}
 		all = append(all, Phrase{Text: what}, Phrase{At: t.Until}, Phrase{Text: fmt.Sprintf(" by the answer to event %d", t.ByEvent)})
 	}
+
 	switch names := strings.Join(d.Reports, ", "); len(d.Reports) {
 	case 0:
 	case 1:
@@ -31,6 +32,7 @@ func (d *Destination) Words(now time.Time) []Phrase {
 	default:
 		all = append(all, Phrase{Text: ", reports the dead letters of " + names})
 	}
+
 	return all
 }
 
@@ -48,9 +50,11 @@ func (d *Destination) words(now time.Time) []Phrase {
 		return append(moment("", d.Since), Phrase{Text: " by " + d.Actor})
 	case Parked:
 		if d.Behind == nil {
-			return text("waits for its turn: no earlier event of its aggregate is stored; in a total order it waits for the first stored event of any aggregate")
+			return text("waits for its turn: no earlier event of its aggregate is stored; " +
+				"in a total order it waits for the first stored event of any aggregate")
 		}
 		return text("behind event %d of its aggregate (%s)", d.Behind.EventID, d.Behind.State)
+
 	case Unrouted:
 		return text("no route matches its type; it waits for one")
 	case Unread:
@@ -58,6 +62,7 @@ func (d *Destination) words(now time.Time) []Phrase {
 			return text("no destination has begun to read this stream")
 		}
 		return text("the destination has not reached it yet")
+
 	case Open:
 		return text("not acknowledged yet: under way, or waiting for its turn")
 	case Filtered:
@@ -69,6 +74,7 @@ func (d *Destination) words(now time.Time) []Phrase {
 			return text("past it: acknowledged, or not sent because of %s, which is not stored", strings.Join(d.Drops, " or "))
 		}
 		return text("past it: the routes of that time are not stored, nor whether it was sent")
+
 	case Skipped:
 		return text("the destination begins behind it by its start_from, or its position was moved past it")
 	case Delivered:
@@ -76,11 +82,13 @@ func (d *Destination) words(now time.Time) []Phrase {
 			return moment("", d.Since)
 		}
 		return nil
+
 	case Unknown:
 		if d.Name != "" {
 			return append(moment("replayed ", d.Since), Phrase{Text: ", and the delivery was removed without an acknowledgement"})
 		}
 		return text("the event is marked as deferred, and no delivery of it is stored: a row was deleted by hand")
+
 	default:
 		return nil
 	}
@@ -99,6 +107,7 @@ func (d *Destination) due(now time.Time) (all []Phrase) {
 	default:
 		all = []Phrase{{Text: "due now"}}
 	}
+
 	if tried {
 		last := "failed last "
 		if d.Error == limit.Waits {
@@ -106,6 +115,7 @@ func (d *Destination) due(now time.Time) (all []Phrase) {
 		}
 		all = append(append(all, Phrase{Text: ", "}), append(moment(last, d.Since), Phrase{Text: ", " + d.counts()})...)
 	}
+
 	return all
 }
 
@@ -119,6 +129,7 @@ func (d *Destination) counts() string {
 	if d.Replays > 0 {
 		text += ", replayed " + plural(d.Replays, "time")
 	}
+
 	return text
 }
 

@@ -59,10 +59,14 @@ func New(db DB, cfg Config) (*Client, error) {
 	if err := pgschema.Validate(cfg.Schema); err != nil {
 		return nil, fmt.Errorf("ops: %w: %w", ErrInvalid, err)
 	}
+
 	var names []string
-	for _, table := range []string{"deliveries", "events", "audit", "mode", "positions", "replays", "routes", "pauses", "place", "last_id"} {
+	for _, table := range []string{
+		"deliveries", "events", "audit", "mode", "positions", "replays", "routes", "pauses", "place", "last_id",
+	} {
 		names = append(names, "{"+table+"}", pgx.Identifier{cfg.Schema, "outbox_" + table}.Sanitize())
 	}
+
 	return &Client{db: db, cfg: cfg, tables: strings.NewReplacer(names...)}, nil
 }
 
@@ -105,7 +109,9 @@ func (s *Client) record(ctx context.Context, tx pgx.Tx, a Action, action string,
 	if err != nil {
 		return err
 	}
+
 	_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, destination, details)
-		VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4, $5::text::jsonb)`), a.Actor, action, eventID, destination, string(text))
+		VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4, $5::text::jsonb)`),
+		a.Actor, action, eventID, destination, string(text))
 	return err
 }

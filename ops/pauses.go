@@ -14,8 +14,8 @@ import (
 
 // Pause stops the deliveries to a destination at all relays of the tables, until Resume: it is stored, and lasts through
 // restarts. Running calls end as usual, its events wait, and no attempt is counted. The relay that the client is of honours
-// the pause before Pause returns; others look for pauses once a second. No relay has to know the destination. Pausing again replaces actor and reason. Each text has up to 1,000 bytes; the error about another one wraps
-// [ErrInvalid].
+// the pause before Pause returns; others look for pauses once a second. No relay has to know the destination. Pausing
+// again replaces actor and reason. Each text has up to 1,000 bytes; the error about another one wraps [ErrInvalid].
 func (s *Client) Pause(ctx context.Context, destination string, a Action) error {
 	p := observe.Pause{By: a.Actor, Reason: a.Reason}
 	return s.pause(ctx, true, destination, a, p, func(tx pgx.Tx) error {
@@ -31,7 +31,8 @@ func (s *Client) Pause(ctx context.Context, destination string, a Action) error 
 // Resume ends the pause of a destination at all relays, and reports whether it was paused.
 func (s *Client) Resume(ctx context.Context, destination string, a Action) (was bool, err error) {
 	err = s.pause(ctx, false, destination, a, observe.Pause{By: a.Actor, Reason: a.Reason}, func(tx pgx.Tx) error {
-		if was, err = store.ClearPause(ctx, tx, s.cfg.Schema, destination); err == nil && !was {
+		was, err = store.ClearPause(ctx, tx, s.cfg.Schema, destination)
+		if err == nil && !was {
 			err = errNotPaused
 		}
 		return err
@@ -46,6 +47,7 @@ func (s *Client) Resume(ctx context.Context, destination string, a Action) (was 
 		_, was = all[destination]
 		return was, err
 	}
+
 	return was, nil
 }
 
@@ -58,6 +60,7 @@ func (s *Client) pause(ctx context.Context, is bool, destination string, a Actio
 	if is {
 		action = "pause"
 	}
+
 	what := fmt.Sprintf("%s %q", action, destination)
 	if destination == "" {
 		return fmt.Errorf("%s: %w: a pause has a destination", what, ErrInvalid)
@@ -68,19 +71,23 @@ func (s *Client) pause(ctx context.Context, is bool, destination string, a Actio
 	if a.DryRun {
 		return nil
 	}
+
 	err := s.write(ctx, what, func(tx pgx.Tx, _ time.Time) error {
 		if err := f(tx); err != nil {
 			return err
 		}
+
 		details := make(map[string]string)
 		if a.Reason != "" {
 			details["reason"] = a.Reason
 		}
+
 		return s.record(ctx, tx, a, action, nil, destination, details)
 	})
 	if err == nil && s.cfg.Paused != nil {
 		s.cfg.Paused(destination, is)
 	}
+
 	return err
 }
 
@@ -92,13 +99,16 @@ func (s *Client) Pauses(ctx context.Context) (all map[string]observe.Pause, err 
 		if err != nil {
 			return err
 		}
+
 		var name string
 		var p observe.Pause
 		_, err = pgx.ForEachRow(rows, []any{&name, &p.By, &p.Reason, &p.Since}, func() error {
 			all[name] = p
 			return nil
 		})
+
 		return err
 	})
+
 	return all, err
 }

@@ -70,19 +70,24 @@ func (s *Client) Position(ctx context.Context, destination string) (d PositionDe
 		if err != nil {
 			return err
 		}
+
 		d.Parts = slices.DeleteFunc(slices.Clone(all), func(p observe.Position) bool { return p.Destination != destination })
 		if len(d.Parts) == 0 {
 			return missing(destination, all)
 		}
+
 		err = tx.QueryRow(ctx, `SELECT min(created_at), coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()
 			FROM outbox_positions WHERE destination = $1`, destination).Scan(&d.CreatedAt, &d.First, &d.Last)
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `SELECT head, until_head, patterns, past IS NOT DISTINCT FROM 'skipped' FROM outbox_routes WHERE destination = $1 AND since > 0 ORDER BY since`, destination)
+
+		rows, err := tx.Query(ctx, `SELECT head, until_head, patterns, past IS NOT DISTINCT FROM 'skipped'
+			FROM outbox_routes WHERE destination = $1 AND since > 0 ORDER BY since`, destination)
 		if err != nil {
 			return err
 		}
+
 		d.Routes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RouteSpan])
 		return err
 	})
@@ -97,9 +102,11 @@ func missing(destination string, all []observe.Position) error {
 			names = append(names, all[i].Destination)
 		}
 	}
+
 	if len(names) == 0 {
 		return fmt.Errorf("%q: %w: no destination has one yet", destination, ErrNoPosition)
 	}
+
 	return fmt.Errorf("%q: %w: there are those of %s", destination, ErrNoPosition, strings.Join(slices.Compact(names), ", "))
 }
 
@@ -109,16 +116,19 @@ func (s *Client) ofStream(ctx context.Context, what string, access pgx.TxAccessM
 		if _, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true)`, pgx.Identifier{s.cfg.Schema}.Sanitize()); err != nil {
 			return err
 		}
+
 		mode := s.mode
 		if access == pgx.ReadWrite {
 			mode = s.holdMode
 		}
+
 		switch is, err := mode(ctx, tx); {
 		case err != nil:
 			return err
 		case is != outboxsql.ModeStream:
 			return ErrQueue
 		}
+
 		return f(tx)
 	})
 }

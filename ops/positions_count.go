@@ -24,7 +24,8 @@ const countPage = 10_000
 
 // sqlCount counts a page of events by type. $4 are the ids that are open.
 const sqlCount = `WITH page AS MATERIALIZED (SELECT id, event_type FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3),
-	open AS MATERIALIZED (SELECT coalesce(range_agg(g), '{}') AS ids FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $4)
+	open AS MATERIALIZED (SELECT coalesce(range_agg(g), '{}') AS ids FROM outbox_positions AS p, unnest(p.open) AS g
+		WHERE p.destination = $4)
 SELECT event_type, count(*) FILTER (WHERE NOT open.ids @> page.id), max(page.id), count(*) FROM page CROSS JOIN open GROUP BY event_type`
 
 // CountReplay counts the events of a range that a dry run of StartReplay has returned, by type, the most
@@ -37,38 +38,50 @@ func (s *Client) CountReplay(ctx context.Context, r observe.Replay, limit int64)
 			more = true
 			break
 		}
+
 		n := int64(0)
 		err := s.ofStream(ctx, "count the events of a range", pgx.ReadOnly, func(tx pgx.Tx) (err error) {
 			all, err := routes.Read(ctx, tx, &r.Destination)
 			if err != nil {
 				return err
 			}
+
 			now := routes.Newest(all)
 			rows, err := tx.Query(ctx, sqlCount, after, r.To, countPage, r.Destination)
 			if err != nil {
 				return err
 			}
+
 			var name string
 			var wanted, last, seen int64
 			_, err = pgx.ForEachRow(rows, []any{&name, &wanted, &last, &seen}, func() error {
-				after, n = max(after, last), n+seen
-				if wanted > 0 && now != nil && now.Gets(name) && (len(r.Types) == 0 || routing.Best(r.Types, name) >= 0) {
+				after = max(after, last)
+				n = n + seen
+				if wanted <= 0 || now == nil || !now.Gets(name) {
+					return nil
+				}
+				if len(r.Types) == 0 || routing.Best(r.Types, name) >= 0 {
 					counts[strings.Clone(name)] += wanted
 				}
 				return nil
 			})
+
 			return err
 		})
 		if err != nil {
 			return nil, false, err
 		}
-		if seen += n; n < countPage {
+
+		seen += n
+		if n < countPage {
 			break
 		}
 	}
+
 	for name, n := range counts {
 		all = append(all, TypeCount{name, n})
 	}
+
 	slices.SortFunc(all, func(a, b TypeCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Type, b.Type))
 	})

@@ -53,76 +53,95 @@ func (s *Client) Seek(ctx context.Context, destination, to string, a Action) (m 
 	case destination == "":
 		return m, fmt.Errorf("%w: a position has a destination; that of the search for events without a route cannot be moved", ErrInvalid)
 	}
+
 	if err := a.validate(); err != nil {
 		return m, err
 	}
+
 	err = s.ofStream(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
 		// First the position of the destination, then the unrouted scanner's, in
 		// the order of relays.
-		if m.From, err = s.lock(ctx, tx, destination); err != nil {
+		m.From, err = s.lock(ctx, tx, destination)
+		if err != nil {
 			return err
 		}
 		if err := m.target(ctx, tx, start); err != nil || a.DryRun {
 			return err
 		}
+
 		if m.To < m.From {
 			if err := unreplayed(ctx, tx, destination); err != nil {
 				return err
 			}
 		}
+
 		if err := positionMove(ctx, tx, destination, m.To, m.To >= m.From); err != nil {
 			return err
 		}
+
 		if m.To > m.From {
 			if err := routes.Skip(ctx, tx, destination, m.From, m.To); err != nil {
 				return err
 			}
 		}
-		return s.recordMove(ctx, tx, a, positionDeed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
+
+		details := map[string]any{"to": to, "from_head": m.From, "to_head": m.To}
+		return s.recordMove(ctx, tx, a, positionDeed{"seek", destination, details})
 	})
+
 	return m, err
 }
 
 // lock locks the positions of a destination, and returns the lowest of their heads.
 func (s *Client) lock(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
 	var n int
-	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(head), 0) FROM (SELECT head FROM outbox_positions WHERE destination = $1 ORDER BY shard FOR UPDATE) AS p`,
+	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(head), 0)
+		FROM (SELECT head FROM outbox_positions WHERE destination = $1 ORDER BY shard FOR UPDATE) AS p`,
 		destination).Scan(&n, &head)
 	if err != nil || n > 0 {
 		return head, err
 	}
+
 	all, err := store.ListPositions(ctx, tx, s.cfg.Schema)
 	if err != nil {
 		return 0, err
 	}
+
 	return 0, missing(destination, all)
 }
 
 // target finds the id that the position is moved to.
 func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
-	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()`).Scan(&m.First, &m.Last)
+	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()`).
+		Scan(&m.First, &m.Last)
 	if err != nil {
 		return err
 	}
+
 	switch to.Kind {
 	case engine.StartAtBeginning:
-		if m.To = m.First - 1; m.First == 0 {
+		m.To = m.First - 1
+		if m.First == 0 {
 			m.To = m.Last
 		}
+
 	case engine.StartAtID:
 		if to.ID > m.Last+1 {
 			return fmt.Errorf("%w: id %d is not assigned yet: the last one is %d", ErrInvalid, to.ID, m.Last)
 		}
 		m.To = to.ID - 1
+
 	case engine.StartAtTime:
 		first, err := store.FirstSince(ctx, tx, to.Time)
 		if err != nil {
 			return err
 		}
 		m.To = first - 1
+
 	default:
 		m.To = m.Last
 	}
+
 	return nil
 }
 
@@ -132,10 +151,13 @@ const (
 	// the new head again, unless the move is forwards: see package exactly. Where ids were assigned again, no copy
 	// counts: a sealed above void marks this. A move backwards also drops the positions of former shards. Forwards
 	// ($3), no shard moves back.
-	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 THEN greatest(head, $2) ELSE $2 END, open = CASE WHEN $3 THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
+	sqlMove = `UPDATE outbox_positions SET head = CASE WHEN $3 THEN greatest(head, $2) ELSE $2 END,
+		open = CASE WHEN $3 THEN open ELSE open * int8multirange(int8range(NULL, $2, '[]')) END,
 		epoch = epoch + 1, updated_at = clock_timestamp(),
-		void = CASE WHEN NOT $3 AND $2 < head OR reused IS NOT NULL THEN sealed ELSE void END, sealed = sealed + (reused IS NOT NULL)::int,
-		former = CASE WHEN $3 THEN former ELSE '[]' END, sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()), seen_at = clock_timestamp(), reused = NULL
+		void = CASE WHEN NOT $3 AND $2 < head OR reused IS NOT NULL THEN sealed ELSE void END,
+		sealed = sealed + (reused IS NOT NULL)::int,
+		former = CASE WHEN $3 THEN former ELSE '[]' END, sequence = NULL, seen = pg_snapshot_xmax(pg_current_snapshot()),
+		seen_at = clock_timestamp(), reused = NULL
 		WHERE destination = $1`
 
 	// sqlAgain: where ids were given out again, the search for events without a route goes back to the first of them.
@@ -144,7 +166,8 @@ const (
 		WHERE destination = '' AND reused IS NOT NULL`
 
 	// sqlStanding reads the number of positions, whether ids were given out again, the lowest head, and the open ids of all parts.
-	sqlStanding = `SELECT count(*), bool_or(reused IS NOT NULL), min(head), coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')::text
+	sqlStanding = `SELECT count(*), bool_or(reused IS NOT NULL), min(head), coalesce((SELECT range_agg(g)
+		FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')::text
 		FROM outbox_positions WHERE destination = $1`
 )
 
@@ -152,7 +175,9 @@ const (
 // see how far the others have come again.
 func unreplayed(ctx context.Context, tx pgx.Tx, destination string) error {
 	var id int64
-	err := tx.QueryRow(ctx, `SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running' AND EXISTS (SELECT FROM outbox_positions WHERE destination = $1 AND shard > 0)`,
+
+	err := tx.QueryRow(ctx, `SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running' AND EXISTS
+		(SELECT FROM outbox_positions WHERE destination = $1 AND shard > 0)`,
 		destination).Scan(&id)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -160,6 +185,7 @@ func unreplayed(ctx context.Context, tx pgx.Tx, destination string) error {
 	case err != nil:
 		return err
 	}
+
 	return fmt.Errorf("%s: %w, number %d: let it end, or stop it", destination, ErrReplayRunning, id)
 }
 
@@ -167,33 +193,41 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 	if _, err := routes.Fence(ctx, tx); err != nil {
 		return err
 	}
+
 	var again bool
 	var positions, passed int64
 	var open string
+
 	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&positions, &again, &passed, &open)
 	if err != nil {
 		return err
 	}
+
 	forwards = forwards && !again
 	tag, err := tx.Exec(ctx, sqlMove, destination, head, forwards)
-	if err := cmp.Or(err, session.CheckChanged("move a position", tag.RowsAffected(), positions)); err != nil { // they are locked
-		return err
+	if err := cmp.Or(err, session.CheckChanged("move a position", tag.RowsAffected(), positions)); err != nil {
+		return err // the positions are locked: none can be missing
 	}
+
 	if _, err := tx.Exec(ctx, sqlAgain); err != nil {
 		return err
 	}
 	if forwards { // the present routes cover the events that the destination has not passed
 		return nil
 	}
+
 	at := tail.Watermark{Head: passed}
-	if at.Open, err = tail.ParseRanges(open); err != nil {
+	at.Open, err = tail.ParseRanges(open)
+	if err != nil {
 		return err
 	}
+
 	to := tail.Watermark{Head: head, Open: slices.Clone(at.Open)}
 	to.Open.Remove(tail.Range{From: head + 1, To: math.MaxInt64})
 	if again { // ids were assigned again: events due by ended routes are other events now
 		at = tail.Watermark{Head: math.MaxInt64}
 	}
+
 	return routes.Rewind(ctx, tx, destination, to, at)
 }
 
@@ -222,7 +256,8 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 	}
 
 	err = s.ofStream(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
-		if f.Head, err = s.forgettable(ctx, tx, destination); err != nil {
+		f.Head, err = s.forgettable(ctx, tx, destination)
+		if err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries WHERE destination = $1`, destination).Scan(&f.Deliveries)
@@ -237,14 +272,18 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 			if _, err := s.forgettable(ctx, tx, destination); err != nil {
 				return err
 			}
-			tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox_deliveries WHERE destination = $1 LIMIT $2 FOR UPDATE))`,
+
+			tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries
+				WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox_deliveries WHERE destination = $1 LIMIT $2 FOR UPDATE))`,
 				destination, forgetBatch)
 			if err != nil {
 				return err
 			}
 
 			f.Deliveries += tag.RowsAffected()
-			if more = tag.RowsAffected() == forgetBatch; more {
+
+			more = tag.RowsAffected() == forgetBatch
+			if more {
 				return nil
 			}
 
@@ -266,12 +305,14 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 				}
 			}
 
-			return s.recordMove(ctx, tx, a, positionDeed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
+			details := map[string]any{"head": f.Head, "deliveries": f.Deliveries}
+			return s.recordMove(ctx, tx, a, positionDeed{"forget", destination, details})
 		})
 		if err != nil {
 			return f, err
 		}
 	}
+
 	return f, nil
 }
 
@@ -297,18 +338,22 @@ func (s *Client) noneLeft(ctx context.Context, tx pgx.Tx, left string, args ...a
 
 // forgettable locks the positions of a destination unless a relay delivers to it.
 func (s *Client) forgettable(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
-	if head, err = s.lock(ctx, tx, destination); err != nil {
+	head, err = s.lock(ctx, tx, destination)
+	if err != nil {
 		return 0, err
 	}
+
 	all, err := store.ListPositions(ctx, tx, s.cfg.Schema)
 	if err != nil {
 		return 0, err
 	}
+
 	for i := range all {
 		if p := &all[i]; p.Destination == destination && p.Session != nil {
 			return 0, fmt.Errorf("%q, session %v: %w", destination, p.Session, ErrDelivered)
 		}
 	}
+
 	return head, nil
 }
 
@@ -326,6 +371,7 @@ func (s *Client) recordMove(ctx context.Context, tx pgx.Tx, a Action, what posit
 	if err := s.record(ctx, tx, a, what.action, nil, what.destination, what.details); err != nil {
 		return err
 	}
+
 	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'shards') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
 	return err
 }

@@ -52,11 +52,13 @@ func (r *ReplayRange) validate() error {
 	case r.Rate < 0 || math.IsNaN(r.Rate) || math.IsInf(r.Rate, 0):
 		return fmt.Errorf("%w: a rate of %v per second", ErrInvalid, r.Rate)
 	}
+
 	for _, p := range r.Types {
 		if err := routing.Check(p); err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 	}
+
 	return nil
 }
 
@@ -79,30 +81,43 @@ func (s *Client) StartReplay(ctx context.Context, what ReplayRange, a Action) (r
 	case terr != nil || to.Kind == engine.StartDefault || to.Kind == engine.StartAtBeginning:
 		return r, fmt.Errorf("%w: to %q: use now, an id, or a time such as 2026-11-01T00:00:00Z", ErrInvalid, what.To)
 	}
+
 	if err := errors.Join(what.validate(), a.validate()); err != nil {
 		return r, err
 	}
+
 	err = s.ofStream(ctx, "replay", pgx.ReadWrite, func(tx pgx.Tx) error {
 		// It keeps a relay from moving the position, and another one from dropping the events.
 		head, err := s.lock(ctx, tx, what.Destination)
 		if err != nil {
 			return err
 		}
-		r = observe.Replay{Destination: what.Destination, Types: append([]string{}, what.Types...), Rate: what.Rate, State: observe.ReplayRunning}
+
+		r = observe.Replay{
+			Destination: what.Destination,
+			Types:       append([]string{}, what.Types...),
+			Rate:        what.Rate,
+			State:       observe.ReplayRunning,
+		}
 		if err := replayBounds(ctx, tx, &r, ends{head, from, to}); err != nil {
 			return err
 		}
-		r.Head, r.Lowest, r.Remaining = r.From-1, r.From-1, r.To-r.From+1
+
+		r.Head = r.From - 1
+		r.Lowest = r.From - 1
+		r.Remaining = r.To - r.From + 1
 		if a.DryRun {
 			return nil
 		}
 		if err := s.begin(ctx, tx, &r, what.KeepIDs, a); err != nil {
 			return err
 		}
+
 		return s.noted(ctx, tx, a, positionDeed{"replay range", r.Destination, map[string]any{
 			"replay": r.ID, "from": r.From, "to": r.To, "types": r.Types, "rate": r.Rate, "number": r.Number,
 		}})
 	})
+
 	return r, err
 }
 
@@ -115,19 +130,25 @@ type ends struct {
 // bounds finds the first and the last id of a range.
 func replayBounds(ctx context.Context, tx pgx.Tx, r *observe.Replay, e ends) (err error) {
 	var first, last int64
-	err = tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id()`).Scan(&first, &last)
+
+	err = tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1),
+		outbox_last_id()`).Scan(&first, &last)
 	if err != nil {
 		return err
 	}
+
 	switch r.From = first; e.from.Kind {
 	case engine.StartAtID:
 		r.From = max(first, e.from.ID)
 	case engine.StartAtTime:
-		if r.From, err = store.FirstSince(ctx, tx, e.from.Time); err != nil {
+		r.From, err = store.FirstSince(ctx, tx, e.from.Time)
+		if err != nil {
 			return err
 		}
+
 	default:
 	}
+
 	switch r.To = last; e.to.Kind {
 	case engine.StartAtID:
 		r.To = min(last, e.to.ID)
@@ -137,12 +158,16 @@ func replayBounds(ctx context.Context, tx pgx.Tx, r *observe.Replay, e ends) (er
 			return err
 		}
 		r.To = next - 1
+
 	default:
 	}
+
 	r.To = min(r.To, e.head)
 	if r.From > r.To {
-		return fmt.Errorf("%w: events are kept from %d on, and %s has received them up to %d", ErrNothingToReplay, first, r.Destination, e.head)
+		return fmt.Errorf("%w: events are kept from %d on, and %s has received them up to %d",
+			ErrNothingToReplay, first, r.Destination, e.head)
 	}
+
 	return nil
 }
 
@@ -153,19 +178,22 @@ const sqlBegin = `INSERT INTO outbox_replays (destination, from_id, to_id, head,
 SELECT $1::text, $2::bigint, $3::bigint, $2::bigint - 1, $4::text[], $5::double precision,
 	CASE WHEN $6::boolean THEN 0 ELSE 1000 * (1 + (SELECT coalesce(max(number), 0) / 1000 FROM outbox_replays WHERE destination = $1)) END,
 	coalesce(nullif($7::text, ''), session_user), $8::text,
-	coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}') * int8multirange(int8range($2, $3, '[]'))
+	coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')
+		* int8multirange(int8range($2, $3, '[]'))
 RETURNING id, number, created_by, reason, created_at, updated_at`
 
 func (s *Client) begin(ctx context.Context, tx pgx.Tx, r *observe.Replay, keepIDs bool, a Action) error {
 	// The lock of the position keeps others from beginning one.
 	var running int64
-	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_replays WHERE destination = $1 AND state = 'running'), 0)`, r.Destination).Scan(&running)
+	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_replays
+		WHERE destination = $1 AND state = 'running'), 0)`, r.Destination).Scan(&running)
 	switch {
 	case err != nil:
 		return err
 	case running != 0:
 		return fmt.Errorf("%s: %w, number %d: let it end, or stop it", r.Destination, ErrReplayRunning, running)
 	}
+
 	return tx.QueryRow(ctx, sqlBegin, r.Destination, r.From, r.To, r.Types, r.Rate, keepIDs, a.Actor, a.Reason).
 		Scan(&r.ID, &r.Number, &r.CreatedBy, &r.Reason, &r.CreatedAt, &r.UpdatedAt)
 }
@@ -216,7 +244,8 @@ FROM (SELECT d.state FROM outbox_replays AS r JOIN outbox_deliveries AS d ON d.e
 	WHERE r.id = $1 LIMIT $2) AS d`
 	// sqlLater counts the events of a replay that were acknowledged after a
 	// failure.
-	sqlLater = `SELECT count(*) FROM (SELECT FROM outbox_replays AS r JOIN outbox_audit AS a ON a.event_id >= r.from_id AND a.event_id <= r.to_id
+	sqlLater = `SELECT count(*) FROM (SELECT FROM outbox_replays AS r
+		JOIN outbox_audit AS a ON a.event_id >= r.from_id AND a.event_id <= r.to_id
 	AND a.destination = r.destination AND a.action = 'delivered' AND a.at >= r.created_at
 	AND (a.details->>'replay')::bigint >= r.number AND (a.details->>'replay')::bigint < r.number + 1000
 	WHERE r.id = $1 LIMIT $2) AS d`
@@ -233,21 +262,25 @@ func (s *Client) Replay(ctx context.Context, id int64) (r observe.Replay, o Repl
 		if len(all) == 0 {
 			return fmt.Errorf("%d: %w", id, ErrNoReplay)
 		}
+
 		r = all[0]
 		if err := tx.QueryRow(ctx, sqlOutcome, id, maxOutcome+1).Scan(&o.Waiting, &o.Dead); err != nil {
 			return err
 		}
+
 		var later int64
 		if r.Failed > 0 {
 			if err := tx.QueryRow(ctx, sqlLater, id, maxOutcome+1).Scan(&later); err != nil {
 				return err
 			}
 		}
+
 		o.More = o.Waiting+o.Dead > maxOutcome || later > maxOutcome
 		o.Delivered = r.Delivered + later
 		if !o.More {
 			o.Gone = max(0, r.Failed-o.Waiting-o.Dead-later)
 		}
+
 		return nil
 	})
 	return r, o, err
@@ -259,11 +292,14 @@ func (s *Client) StopReplay(ctx context.Context, id int64, a Action) (r observe.
 	if err := a.validate(); err != nil {
 		return r, err
 	}
+
 	err = s.ofStream(ctx, "stop a replay", pgx.ReadWrite, func(tx pgx.Tx) error {
-		stop := `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(), updated_at = clock_timestamp() WHERE id = $1 AND state = 'running' RETURNING id`
+		stop := `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(),
+			updated_at = clock_timestamp() WHERE id = $1 AND state = 'running' RETURNING id`
 		if a.DryRun {
 			stop = `SELECT id FROM outbox_replays WHERE id = $1 AND state = 'running'`
 		}
+
 		err := tx.QueryRow(ctx, stop, id).Scan(&id)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%d: %w that runs", id, ErrNoReplay)
@@ -271,15 +307,20 @@ func (s *Client) StopReplay(ctx context.Context, id int64, a Action) (r observe.
 		if err != nil {
 			return err
 		}
+
 		all, err := store.ListReplays(ctx, tx, s.cfg.Schema, store.ReplayByID, id)
 		if err != nil {
 			return err
 		}
-		if r = all[0]; a.DryRun {
+
+		r = all[0]
+		if a.DryRun {
 			return nil
 		}
+
 		return s.noted(ctx, tx, a, positionDeed{"stop replay", r.Destination, map[string]any{"replay": r.ID, "head": r.Head}})
 	})
+
 	return r, err
 }
 
@@ -301,15 +342,19 @@ func (s *Client) AwaitReplay(ctx context.Context, id int64, progress func(observ
 		case err != nil:
 			return r, o, err
 		}
+
 		if progress != nil {
 			progress(r, o)
 		}
 		if r.State != observe.ReplayRunning && o.Waiting == 0 {
 			return r, o, nil
 		}
+
 		if o != before {
-			before, pause = o, awaitFirst
+			before = o
+			pause = awaitFirst
 		}
+
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

@@ -26,14 +26,18 @@ func (s *Client) RetryNow(ctx context.Context, r DeliveryRef, a Action) error {
 	if r.Destination == "" {
 		return fmt.Errorf("%w: a delivery has a destination", ErrInvalid)
 	}
+
 	return s.write(ctx, fmt.Sprintf("retry event %d for %q now", r.EventID, r.Destination), func(tx pgx.Tx, _ time.Time) error {
 		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}
+
 		var state string
 		var d retryDetails
+
 		// A relay that has it locked is delivering it: that is not waited for.
-		err := tx.QueryRow(ctx, s.sql(`SELECT state, attempts, event_type, greatest(least(available_at, '9999-12-31 00:00+00'), '0001-01-01 00:00+00')
+		err := tx.QueryRow(ctx, s.sql(`SELECT state, attempts, event_type,
+			greatest(least(available_at, '9999-12-31 00:00+00'), '0001-01-01 00:00+00')
 			FROM {deliveries} WHERE event_id = $1 AND destination = $2 FOR UPDATE NOWAIT`),
 			r.EventID, r.Destination).Scan(&state, &d.Attempts, &d.Type, &d.NextTry)
 		switch refused, isPg := errors.AsType[*pgconn.PgError](err); {
@@ -48,14 +52,18 @@ func (s *Client) RetryNow(ctx context.Context, r DeliveryRef, a Action) error {
 		case a.DryRun:
 			return nil
 		}
-		if _, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} SET available_at = least(available_at, clock_timestamp()) WHERE event_id = $1 AND destination = $2`),
-			r.EventID, r.Destination); err != nil {
+
+		_, err = tx.Exec(ctx, s.sql(`UPDATE {deliveries} SET available_at = least(available_at, clock_timestamp())
+			WHERE event_id = $1 AND destination = $2`), r.EventID, r.Destination)
+		if err != nil {
 			return err
 		}
+
 		d.Reason = a.Reason
 		if err := s.record(ctx, tx, a, "retry", &r.EventID, r.Destination, d); err != nil {
 			return err
 		}
+
 		return s.wake(ctx, tx, 1)
 	})
 }
@@ -106,6 +114,7 @@ func (s *Client) hurry(ctx context.Context, tx pgx.Tx, w work) ([]DeadLetter, er
 	if err := s.auditWaiting(ctx, tx, w, "retry"); err != nil {
 		return nil, err
 	}
+
 	ids, names := refs(w.letters)
 	_, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET available_at = least(d.available_at, clock_timestamp())
 		FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
@@ -121,10 +130,13 @@ func (s *Client) hurry(ctx context.Context, tx pgx.Tx, w work) ([]DeadLetter, er
 // succeed: then the event is delivered, and the dead letter is gone.
 func (s *Client) BuryWaiting(ctx context.Context, f WaitingFilter, a BulkAction) (BulkResult, error) {
 	var behind aggregateLines
-	return s.act(ctx, f.rows(), a, letterDeed{"bury waiting deliveries", func(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter, err error) {
+	bury := func(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter, err error) {
 		done, behind, err = s.bury(ctx, tx, w)
 		return done, err
-	}, func(ctx context.Context) error { return s.goOnAgain(ctx, behind) }})
+	}
+	goOn := func(ctx context.Context) error { return s.goOnAgain(ctx, behind) }
+
+	return s.act(ctx, f.rows(), a, letterDeed{"bury waiting deliveries", bury, goOn})
 }
 
 // buriedUntried is the error of a dead letter that a person has made of a delivery without a failure.
@@ -136,17 +148,22 @@ func (s *Client) bury(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter
 	if err := s.auditWaiting(ctx, tx, w, "bury"); err != nil {
 		return nil, behind, err
 	}
+
 	ids, names := refs(w.letters)
 	rows, err := tx.Query(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'dead', updated_at = clock_timestamp(),
 			error_class = coalesce(d.error_class, 'event'), last_error = coalesce(d.last_error, $3)
 		FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
-		WHERE d.event_id = p.event_id AND d.destination = p.destination RETURNING d.destination, coalesce(d.ordering_key, '')`), ids, names, buriedUntried)
+		WHERE d.event_id = p.event_id AND d.destination = p.destination
+			RETURNING d.destination, coalesce(d.ordering_key, '')`), ids, names, buriedUntried)
 	if err != nil {
 		return nil, behind, err
 	}
-	if behind, err = collectLines(rows); err != nil {
+
+	behind, err = collectLines(rows)
+	if err != nil {
 		return nil, behind, err
 	}
+
 	behind.passDead = true
 	if err := s.report(ctx, tx, w.letters); err != nil {
 		return nil, behind, err
@@ -157,6 +174,7 @@ func (s *Client) bury(ctx context.Context, tx pgx.Tx, w work) (done []DeadLetter
 	if w.mode != outboxsql.ModeStream {
 		err = s.finish(ctx, tx, ids)
 	}
+
 	return w.letters, behind, err
 }
 
@@ -165,15 +183,18 @@ func (s *Client) report(ctx context.Context, tx pgx.Tx, letters []DeadLetter) er
 	if s.cfg.ReportTo == nil {
 		return nil
 	}
+
 	var entries []deliveries.Entry
 	for _, l := range letters {
 		to := s.cfg.ReportTo(l.Destination)
 		entries = append(entries, deliveries.Entry{Ref: deliveries.Ref{EventID: l.EventID, Destination: l.Destination}, ReportTo: to})
 	}
+
 	args := deliveries.ReportArgs(entries)
 	if args == nil {
 		return nil
 	}
+
 	_, err := tx.Exec(ctx, s.sql(strings.ReplaceAll(deliveries.SQLReport, "outbox_deliveries", "{deliveries}")), args...)
 	return err
 }
@@ -188,5 +209,6 @@ func (s *Client) auditWaiting(ctx context.Context, tx pgx.Tx, w work, action str
 		FROM unnest($4::bigint[], $5::text[]) AS p(event_id, destination)
 		JOIN {deliveries} AS d ON d.event_id = p.event_id AND d.destination = p.destination
 		ORDER BY d.event_id, d.destination`), w.Actor, action, w.Reason, ids, names)
+
 	return err
 }

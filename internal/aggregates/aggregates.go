@@ -58,18 +58,22 @@ func (s step) after(c Cause) step {
 		if s == stepNext {
 			return stepReady
 		}
+
 	case held:
 		if s >= stepNext {
 			return stepCheck
 		}
+
 	case Free:
 		if s < stepNext {
 			return stepReady
 		}
+
 	case occupied:
 		if s == stepCheck {
 			return stepWaiting
 		}
+
 	case read:
 		return stepWaiting
 	}
@@ -109,12 +113,14 @@ func (s *Set) Move(key dispatch.Key, name string, c Cause) {
 
 func (s *Set) moveTo(g *Aggregate, to step) {
 	from := g.step
-	if g.step = to; from == to {
+	g.step = to
+	if from == to {
 		return
 	}
 	if from == stepNext {
 		s.nexts--
 	}
+
 	switch to {
 	case stepWaiting:
 		s.forget(g)
@@ -126,8 +132,10 @@ func (s *Set) moveTo(g *Aggregate, to step) {
 			g.queued = true
 			s.queue = append(s.queue, g)
 		}
+
 	case stepCheck:
 	}
+
 	s.all[g.Key] = g
 }
 
@@ -143,11 +151,13 @@ func (s *Set) Pending(key dispatch.Key, name string) {
 	if key == (dispatch.Key{}) {
 		return
 	}
+
 	g := s.all[key]
 	if g == nil {
 		g = &Aggregate{Key: key, Name: name}
 		s.all[key] = g
 	}
+
 	g.unwritten = true
 }
 
@@ -155,10 +165,12 @@ func (s *Set) Pending(key dispatch.Key, name string) {
 func (s *Set) Wrote(holds func(name string) bool) {
 	for _, g := range s.all {
 		g.unwritten = false
+
 		c := written
 		if g.step >= stepNext && holds(g.Name) {
 			c = held
 		}
+
 		s.moveTo(g, g.step.after(c))
 		s.forget(g)
 	}

@@ -43,6 +43,7 @@ func (f *Events) Batch() *dispatch.Batch {
 		wake := f.wake // f may be replaced when the batch has its answer
 		return dispatch.NewBatch(f.valid, func(bool) { wake() })
 	}
+
 	p := f.spare[n-1]
 	f.spare = f.spare[:n-1]
 	return p
@@ -77,24 +78,29 @@ func (f *Events) Take(answered func(*dispatch.Answer)) (acknowledged int64, chan
 		acknowledged += int64(n)
 		changed = changed || n > 0 || len(answers) > 0
 	}
+
 	f.Unanswered = 0
 	kept := f.Batches[:0]
 	for i, p := range f.Batches {
 		for k := range taken[i].answers {
 			answered(&taken[i].answers[k])
 		}
+
 		f.Unanswered += taken[i].left
 		if taken[i].left > 0 {
 			kept = append(kept, p)
 			continue
 		}
+
 		f.Bytes -= f.sizes[p]
 		delete(f.sizes, p)
 		p.Empty()
 		f.Recycle(p)
 	}
+
 	clear(f.Batches[len(kept):])
 	f.Batches = kept
+
 	return acknowledged, changed
 }
 
@@ -111,6 +117,7 @@ func (f *Events) OpenIDs() (ids []int64) {
 			ids = append(ids, d.Event.ID)
 		}
 	}
+
 	// The last batch first: an event found delivered was delivered after the events that are checked later. So only a
 	// suffix of an aggregate's events stays open.
 	for _, p := range slices.Backward(f.Batches) {
@@ -119,6 +126,7 @@ func (f *Events) OpenIDs() (ids []int64) {
 	for i := range f.Returned {
 		note(&f.Returned[i])
 	}
+
 	return ids
 }
 
@@ -130,6 +138,7 @@ func (f *Events) Watermark(r *tail.Reader, more []int64) (head int64, open tail.
 	n = len(ids)
 	ids = append(ids, more...)
 	slices.Sort(ids)
+
 	gaps := r.Gaps()
 	open = make(tail.Ranges, 0, gaps.Len()+len(ids)/8)
 	add := func(r tail.Range) {
@@ -139,6 +148,7 @@ func (f *Events) Watermark(r *tail.Reader, more []int64) (head int64, open tail.
 		}
 		open = append(open, r)
 	}
+
 	for _, g := range gaps {
 		for len(ids) > 0 && ids[0] < g.From {
 			add(tail.Range{From: ids[0], To: ids[0]})
@@ -146,9 +156,11 @@ func (f *Events) Watermark(r *tail.Reader, more []int64) (head int64, open tail.
 		}
 		add(g)
 	}
+
 	for _, id := range ids {
 		add(tail.Range{From: id, To: id})
 	}
+
 	return r.Head(), open, n
 }
 

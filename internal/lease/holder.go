@@ -120,10 +120,12 @@ type Holder struct {
 	hasRead   bool               // on any session
 	creating  bool               // positions are being created
 	arranging bool               // a destination gets the layout of this relay
-	refused   map[int32]*refusal // shards whose position could not be written, the first shard for a layout; 0: positions that could not be created
-	reported  []string           // the wants that other relays see
-	foreign   map[string]bool    // destinations that wait for relays with another layout, and were logged
-	outage    outage
+	// refused has the shards whose position could not be written, and the first shard for a layout. 0 stands for
+	// positions that could not be created.
+	refused  map[int32]*refusal
+	reported []string        // the wants that other relays see
+	foreign  map[string]bool // destinations that wait for relays with another layout, and were logged
+	outage   outage
 }
 
 // held is a shard that the relay holds.
@@ -251,10 +253,19 @@ func NewHolder(c *store.Connector, o Options, log *slog.Logger) *Holder {
 
 func newHolder(o Options, log *slog.Logger, w writer, open func(context.Context) (table, func(), error)) *Holder {
 	return &Holder{
-		options: o, log: log, open: open, writer: w, requests: make(chan struct{}, 1), done: make(chan result), over: make(chan struct{}),
-		held: make(map[shardKey]*held), leaving: make(map[shardKey]bool), sightings: make(map[int64]sighting), refused: make(map[int32]*refusal),
-		foreign: make(map[string]bool),
-		outage:  outage{log: log},
+		options:   o,
+		log:       log,
+		open:      open,
+		writer:    w,
+		requests:  make(chan struct{}, 1),
+		done:      make(chan result),
+		over:      make(chan struct{}),
+		held:      make(map[shardKey]*held),
+		leaving:   make(map[shardKey]bool),
+		sightings: make(map[int64]sighting),
+		refused:   make(map[int32]*refusal),
+		foreign:   make(map[string]bool),
+		outage:    outage{log: log},
 	}
 }
 
@@ -285,12 +296,15 @@ func (h *Holder) Run(ctx context.Context) error {
 	defer h.work.Wait()
 	defer close(h.over)
 	defer h.end()
+
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
 		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
 	defer h.outage.end(0)
+
 	for ctx.Err() == nil {
 		began := time.Now()
+
 		err := h.serve(ctx, h.outage.back)
 		if modelock.EndsRelay(err) {
 			return err
@@ -298,15 +312,19 @@ func (h *Holder) Run(ctx context.Context) error {
 		if ctx.Err() != nil || err == nil {
 			return nil
 		}
+
 		h.outage.begin(err)
+
 		if !store.IsDown(err) { // others report a database that does not answer
 			h.report(connection, err)
 		}
 		if time.Since(began) > longestReconnect {
 			pause.Reset()
 		}
+
 		sleep(ctx, pause.NextBackOff())
 	}
+
 	return nil
 }
 
@@ -332,12 +350,15 @@ func (h *Holder) serve(ctx context.Context, up func()) error {
 		return err
 	}
 	defer hangUp()
+
 	// The database may have been away for the other relays, too.
 	clear(h.sightings)
 	h.reported = nil
+
 	if err := h.renew(ctx, t); err != nil {
 		return err
 	}
+
 	up()
 	return h.hold(ctx, t)
 }
@@ -346,8 +367,10 @@ func (h *Holder) serve(ctx context.Context, up func()) error {
 func (h *Holder) hold(ctx context.Context, t table) error {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
+
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	done := ctx.Done()
 	for !h.stopping || h.busy() {
 		var err error
@@ -361,24 +384,30 @@ func (h *Holder) hold(ctx context.Context, t table) error {
 			var next time.Duration
 			next, err = h.rebalance(ctx, t)
 			timer.Reset(next)
+
 		case <-h.requests:
 			if d := h.reconnectTerm.Load(); d != nil && d == h.term {
 				h.end()
 				return errElsewhere
 			}
+
 			var next time.Duration
 			next, err = h.rebalance(ctx, t)
 			timer.Reset(next)
+
 		case o := <-h.done:
 			h.finish(ctx, o)
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	if h.term == nil {
 		return nil
 	}
+
 	return t.leave(ctx)
 }
 
@@ -401,13 +430,16 @@ func (h *Holder) end() {
 	if h.term == nil {
 		return
 	}
+
 	h.term.end()
 	h.term = nil
+
 	for at, s := range h.held {
 		if s.state == working {
 			h.lose(at)
 		}
 	}
+
 	clear(h.held)
 }
 
@@ -436,6 +468,7 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 	sent := time.Now()
 	if h.term != nil {
 		now, _ := t.life()
+
 		is := now == h.server
 		if is {
 			renewals, err := t.renew(ctx, h.renewals)
@@ -444,38 +477,51 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 			}
 			h.renewals, is = renewals, renewals > 0
 		}
+
 		if is {
 			h.term.answered(sent)
 			return nil
 		}
+
 		h.log.WarnContext(ctx, leasesLost)
 		h.end()
 	}
+
 	if h.stopping {
 		return nil
 	}
+
 	// Before others see the wants: a share is fair only among existing positions.
 	s, err := t.read(ctx)
 	if err != nil {
 		return err
 	}
+
 	if missing := h.missing(s.rows); len(missing) > 0 && !h.postponed(0) {
 		now, _ := t.life()
 		h.record(ctx, 0, notCreated, h.writer.create(ctx, now, missing))
 	}
+
 	wants := h.wantedDestinations(&s)
 	sent = time.Now()
-	if h.renewals, err = t.join(ctx, wants); err != nil {
+
+	h.renewals, err = t.join(ctx, wants)
+	if err != nil {
 		return err
 	}
-	h.term, h.reported = &term{}, wants
+
+	h.term = &term{}
+	h.reported = wants
 	h.term.answered(sent)
+
 	if now, old := t.life(); now != h.server {
-		h.server, h.settled = now, time.Time{}
+		h.server = now
+		h.settled = time.Time{}
 		if !old {
 			h.settled = time.Now().Add(Term)
 		}
 	}
+
 	h.Rebalance()
 	return nil
 }
@@ -487,26 +533,33 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 func (h *Holder) wantedDestinations(s *snapshot) []string {
 	restricted := false
 	for id, r := range h.refused {
-		restricted = restricted || id != 0 && !r.down && h.postponed(id)
+		if id != 0 && !r.down && h.postponed(id) {
+			restricted = true
+		}
 	}
+
 	would := []string{}
 	for _, name := range append([]string{""}, h.options.Destinations...) {
 		first := s.rows[shardKey{destination: name}]
-		if restricted && first != nil && first.layout != h.options.Layouts[name] && h.postponed(first.id) {
+		isForeign := first != nil && first.layout != h.options.Layouts[name]
+		if restricted && isForeign && h.postponed(first.id) {
 			continue
 		}
+
 		for _, at := range s.keys(name) {
 			wants := !h.leaving[at]
 			if r := s.rows[at]; wants && restricted && r != nil {
 				_, owned := s.members[r.owner]
 				wants = !h.postponed(r.id) && (!owned || r.owner == h.options.Owner)
 			}
+
 			if wants || h.held[at] != nil {
 				would = append(would, name)
 				break
 			}
 		}
 	}
+
 	return would
 }
 
@@ -519,14 +572,17 @@ func (h *Holder) postponed(id int32) bool {
 // rebalance takes and releases shards according to the fair share. It returns the time until the next call.
 func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, err error) {
 	began := time.Now()
+
 	next = jittered(rebalanceEvery)
 	if h.term == nil {
 		return next, h.renew(ctx, t)
 	}
+
 	s, err := t.read(ctx)
 	if err != nil {
 		return next, err
 	}
+
 	next = min(max(next, rebalanceShare*time.Since(began)), rebalanceAtMost)
 	if left := time.Until(h.settled); left > 0 {
 		next = min(next, left)
@@ -534,10 +590,12 @@ func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, er
 	if _, is := s.members[h.options.Owner]; !is {
 		return next, h.renew(ctx, t)
 	}
+
 	h.releaseAll(ctx)
 	if h.stopping {
 		return next, nil
 	}
+
 	if missing := h.missing(s.rows); len(missing) > 0 && !h.creating && !h.postponed(0) {
 		h.creating = true
 		server := h.server
@@ -545,23 +603,29 @@ func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, er
 			return result{kind: creating, server: server, err: h.writer.create(ctx, server, missing)}
 		})
 	}
+
 	if wants := h.wantedDestinations(&s); !slices.Equal(wants, h.reported) {
 		is, err := h.announce(ctx, t, wants)
 		if err != nil || !is {
 			return next, err
 		}
+
 		m := s.members[h.options.Owner]
 		m.wants, m.layouts = wants, h.options.layoutsOf(wants)
 		s.members[h.options.Owner] = m
 	}
+
 	h.forget(s.rows)
+
 	soonest, err := h.removeExpired(ctx, t, s.members)
 	if err != nil {
 		return next, err
 	}
+
 	h.dropFenced(s.rows)
 	h.arrange(ctx, &s)
 	h.spread(ctx, &s)
+
 	return min(next, soonest), nil
 }
 
@@ -571,13 +635,17 @@ func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, e
 	if err != nil {
 		return false, err
 	}
+
 	if renewals == 0 {
 		h.log.WarnContext(ctx, leasesLost)
 		h.end()
 		h.Rebalance() // it joins again
 		return false, nil
 	}
-	h.renewals, h.reported = renewals, wants
+
+	h.renewals = renewals
+	h.reported = wants
+
 	return true, nil
 }
 
@@ -599,17 +667,21 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 	maps.DeleteFunc(h.sightings, func(owner int64, _ sighting) bool { _, is := members[owner]; return !is })
 	first := !h.hasRead
 	h.hasRead = true
+
 	var refused error
 	for owner, m := range members {
 		if owner == h.options.Owner {
 			continue
 		}
+
 		s, known := h.sightings[owner]
+
 		silent := known && s.renewals == m.renewals
 		if !silent {
 			s = sighting{m.renewals, now}
 			h.sightings[owner] = s
 		}
+
 		left := Term - now.Sub(s.since)
 		if left > 0 && (!first || !m.ended) {
 			if silent {
@@ -617,6 +689,7 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 			}
 			continue
 		}
+
 		removed, err := t.remove(ctx, owner, m.renewals)
 		switch {
 		case sessions.IsOfRow(err):
@@ -628,6 +701,7 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 			delete(members, owner)
 		}
 	}
+
 	h.report(connection, refused)
 	return soonest, nil
 }
@@ -636,9 +710,12 @@ func (h *Holder) removeExpired(ctx context.Context, t table, members map[int64]m
 // position.
 func (h *Holder) dropFenced(rows map[shardKey]*row) {
 	for at, s := range maps.Clone(h.held) {
-		if r := rows[at]; r != nil && r.id == s.PositionID && r.epoch == s.Epoch && (r.owner == h.options.Owner || s.state == unreleased) {
+		r := rows[at]
+		isSame := r != nil && r.id == s.PositionID && r.epoch == s.Epoch
+		if isSame && (r.owner == h.options.Owner || s.state == unreleased) {
 			continue
 		}
+
 		switch s.state {
 		case working:
 			s.state = leaving
@@ -675,6 +752,7 @@ func (h *Holder) arrange(ctx context.Context, s *snapshot) {
 			delete(h.foreign, name)
 			continue
 		}
+
 		if s.agreed(name, first.layout) {
 			if !h.foreign[name] {
 				h.foreign[name] = true
@@ -682,10 +760,13 @@ func (h *Holder) arrange(ctx context.Context, s *snapshot) {
 			}
 			continue
 		}
+
 		free := !h.arranging && !h.postponed(first.id) && s.arranger(name) == h.options.Owner
 		for _, at := range s.keys(name) {
-			free = free && !h.owned(s, s.rows[at]) && h.held[at] == nil && !h.leaving[at]
+			isUsed := h.owned(s, s.rows[at]) || h.held[at] != nil || h.leaving[at]
+			free = free && !isUsed
 		}
+
 		if free {
 			h.arranging = true
 			server, id := h.server, first.id
@@ -701,9 +782,11 @@ func (s *snapshot) arranger(destination string) (owner int64) {
 	found := false
 	for other, m := range s.members {
 		if slices.Contains(m.wants, destination) && (!found || other < owner) {
-			owner, found = other, true
+			owner = other
+			found = true
 		}
 	}
+
 	return owner
 }
 
@@ -723,12 +806,14 @@ func (h *Holder) spread(ctx context.Context, s *snapshot) {
 	at := make(map[int32]shardKey)
 	for p, r := range s.rows {
 		at[r.id] = p
+
 		if first := s.rows[shardKey{destination: p.destination}]; first != nil {
 			pic.group[r.id] = first.id
 		}
 		if h.owned(s, r) {
 			pic.owners[r.id] = r.owner
 		}
+
 		if have := h.held[p]; have != nil {
 			switch have.state {
 			case taking:
@@ -739,6 +824,7 @@ func (h *Holder) spread(ctx context.Context, s *snapshot) {
 			}
 		}
 	}
+
 	for owner, m := range s.members {
 		for i, name := range m.wants {
 			for _, at := range s.keys(name) {
@@ -749,6 +835,7 @@ func (h *Holder) spread(ctx context.Context, s *snapshot) {
 		}
 		slices.Sort(pic.wants[owner])
 	}
+
 	take, give := pic.shares()
 	for _, id := range give {
 		p := at[id]
@@ -763,14 +850,17 @@ func (h *Holder) spread(ctx context.Context, s *snapshot) {
 			h.release(ctx, have)
 		}
 	}
+
 	for p, r := range s.rows {
-		if r.owner == h.options.Owner && h.held[p] == nil && !slices.Contains(give, r.id) && pic.wantedBy(h.options.Owner, r.id) { // of an earlier term
+		ofEarlierTerm := r.owner == h.options.Owner && h.held[p] == nil
+		if ofEarlierTerm && !slices.Contains(give, r.id) && pic.wantedBy(h.options.Owner, r.id) {
 			take = append(take, r.id)
 		}
 		if _, is := s.members[r.owner]; is && r.owner != h.options.Owner {
 			h.unreport(r.id) // the refusal does not matter now
 		}
 	}
+
 	for _, id := range take {
 		if p := at[id]; h.held[p] == nil && !h.leaving[p] && !h.postponed(id) {
 			h.take(ctx, p, *s.rows[p])
@@ -792,7 +882,9 @@ func (h *Holder) take(ctx context.Context, at shardKey, r row) {
 // release releases a shard that has stopped.
 func (h *Holder) release(ctx context.Context, s *held) {
 	s.state = releasing
-	id, epoch, server := s.PositionID, s.Epoch, s.Server
+	id := s.PositionID
+	epoch := s.Epoch
+	server := s.Server
 	h.start(func() result {
 		done, err := h.writer.release(ctx, server, id, epoch)
 		return result{kind: releasing, at: s.key(), held: s, done: done, err: err}
@@ -803,31 +895,49 @@ func (h *Holder) release(ctx context.Context, s *held) {
 func (h *Holder) finish(ctx context.Context, o result) {
 	switch o.kind {
 	case creating, arranging:
-		message := notCreated
-		if o.kind == creating {
-			h.creating = false
-		} else {
-			h.arranging, message = false, notArranged
-		}
-		// An arrangement may take longer than a server life, and the end of ctx interrupts it.
-		if ctx.Err() == nil && (o.server == h.server || !errors.Is(o.err, ErrMoved)) {
-			h.record(ctx, o.position, message, o.err)
-		}
-		return
+		h.finishSetup(ctx, o)
 	case leaving:
-		delete(h.leaving, o.at)
-		if s := h.held[o.at]; s != nil && s.state == leaving {
-			h.release(ctx, s)
-			return
-		}
-		h.Rebalance() // the shard was of an earlier term, and may now be taken again
-		return
+		h.finishLoss(ctx, o.at)
 	case taking, working, releasing, unreleased:
+		h.finishWrite(ctx, o)
 	}
+}
+
+// finishSetup continues after positions were created, or a destination got its layout.
+func (h *Holder) finishSetup(ctx context.Context, o result) {
+	message := notCreated
+	if o.kind == creating {
+		h.creating = false
+	} else {
+		h.arranging = false
+		message = notArranged
+	}
+
+	// An arrangement may take longer than a server life, and the end of ctx interrupts it.
+	if ctx.Err() == nil && (o.server == h.server || !errors.Is(o.err, ErrMoved)) {
+		h.record(ctx, o.position, message, o.err)
+	}
+}
+
+// finishLoss continues after Lost has returned for a shard.
+func (h *Holder) finishLoss(ctx context.Context, at shardKey) {
+	delete(h.leaving, at)
+
+	if s := h.held[at]; s != nil && s.state == leaving {
+		h.release(ctx, s)
+		return
+	}
+
+	h.Rebalance() // the shard was of an earlier term, and may now be taken again
+}
+
+// finishWrite continues after a shard was taken or released.
+func (h *Holder) finishWrite(ctx context.Context, o result) {
 	if h.held[o.at] != o.held { // the term has ended meanwhile
 		h.Rebalance()
 		return
 	}
+
 	id := o.held.PositionID
 	switch {
 	case o.err != nil:
@@ -835,23 +945,29 @@ func (h *Holder) finish(ctx context.Context, o result) {
 	case o.done, o.epoch > 0:
 		h.accept(id)
 	}
+
 	switch {
 	case o.kind == releasing && o.done:
 		delete(h.held, o.at)
-		h.log.InfoContext(ctx, "released a shard", "destination", observe.PositionName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.held.Epoch)
+		h.log.InfoContext(ctx, "released a shard", "destination", observe.PositionName(o.at.destination),
+			"shard", o.at.shard, "position", id, "epoch", o.held.Epoch)
 		h.Rebalance() // it takes a shard again that no other relay takes
+
 	case o.kind == releasing:
 		o.held.state = unreleased
 	case o.epoch == 0: // until the next rebalance: the row may stay locked for long
 		delete(h.held, o.at)
 	default:
 		o.held.Epoch = o.epoch
+
 		if h.stopping {
 			h.release(ctx, o.held)
 			return
 		}
+
 		o.held.state = working
-		h.log.InfoContext(ctx, "took a shard", "destination", observe.PositionName(o.at.destination), "shard", o.at.shard, "position", id, "epoch", o.epoch)
+		h.log.InfoContext(ctx, "took a shard", "destination", observe.PositionName(o.at.destination),
+			"shard", o.at.shard, "position", id, "epoch", o.epoch)
 		h.options.Gained(o.held.Lease)
 	}
 }
@@ -881,18 +997,21 @@ func (h *Holder) forget(rows map[shardKey]*row) {
 // stop releases all shards.
 func (h *Holder) stop(ctx context.Context, t table) error {
 	h.stopping = true
+
 	if h.term == nil {
 		return nil
 	}
 	if is, err := h.announce(ctx, t, nil); err != nil || !is {
 		return err
 	}
+
 	for at, s := range h.held {
 		if s.state == working {
 			s.state = leaving
 			h.lose(at)
 		}
 	}
+
 	return nil
 }
 
@@ -910,12 +1029,15 @@ func (h *Holder) refuse(ctx context.Context, id int32, message string, err error
 		h.Rebalance()
 		return
 	}
+
 	r := h.refused[id]
 	if r == nil {
 		r = &refusal{pauses: store.NewPauses()}
 		h.refused[id] = r
 	}
+
 	r.next = time.Now().Add(r.pauses.After(err))
+
 	r.down = store.IsDown(err)
 	if !r.logged && (!r.down || !h.outage.open()) { // the outage is already in the log
 		r.logged = true
@@ -928,6 +1050,7 @@ func (h *Holder) refuse(ctx context.Context, id int32, message string, err error
 			h.log.WarnContext(ctx, notWritten, "position", id, "err", err)
 		}
 	}
+
 	if !r.down { // others report the outage
 		r.reported = true
 		h.report(positions, err)
@@ -946,12 +1069,14 @@ func (h *Holder) unreport(id int32) {
 	if r == nil || !r.reported {
 		return
 	}
+
 	r.reported = false
 	for _, other := range h.refused {
 		if other.reported {
 			return
 		}
 	}
+
 	h.report(positions, nil)
 }
 

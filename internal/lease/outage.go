@@ -24,6 +24,7 @@ type outage struct {
 func (a *outage) begin(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.stopLocked()
 	a.lost++
 	if a.since.IsZero() {
@@ -53,12 +54,15 @@ func (a *outage) back() {
 func (a *outage) end(least time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.timer == nil || time.Since(a.restored) < least {
 		return
 	}
+
 	a.log.Info("leases renewed again", "after", a.restored.Sub(a.since).Round(time.Millisecond), "lost", a.lost)
 	a.stopLocked()
-	a.since, a.lost = time.Time{}, 0
+	a.since = time.Time{}
+	a.lost = 0
 }
 
 func (a *outage) stopLocked() {

@@ -35,8 +35,10 @@ func (p view) shares() (take, give []int32) {
 			give = append(give, shard)
 		}
 	}
+
 	slices.Sort(take)
 	slices.Sort(give)
+
 	return take, give
 }
 
@@ -68,21 +70,29 @@ func (p view) plan() map[int32]int64 {
 	if plan == nil {
 		plan = make(map[int32]int64)
 	}
+
 	l := load{make(map[int64]int), make(map[groupMember]int)}
 	for shard, owner := range p.owners {
 		l.add(owner, p.group[shard], 1)
 	}
+
 	members := slices.Sorted(maps.Keys(p.wants))
 	for _, shard := range p.free() {
 		to := slices.MinFunc(p.wanting(members, shard), func(a, b int64) int {
 			group := p.group[shard]
-			return cmp.Or(cmp.Compare(l.all[a], l.all[b]), cmp.Compare(l.shares[groupMember{a, group}], l.shares[groupMember{b, group}]), cmp.Compare(a, b))
+			return cmp.Or(
+				cmp.Compare(l.all[a], l.all[b]),
+				cmp.Compare(l.shares[groupMember{a, group}], l.shares[groupMember{b, group}]),
+				cmp.Compare(a, b),
+			)
 		})
 		plan[shard] = to
 		l.add(to, p.group[shard], 1)
 	}
+
 	for p.improve(plan, l, members) {
 	}
+
 	p.avoidSwaps(plan)
 	return plan
 }
@@ -97,6 +107,7 @@ func (p view) free() []int32 {
 			}
 		}
 	}
+
 	slices.Sort(free)
 	return slices.Compact(free)
 }
@@ -120,16 +131,21 @@ func (p view) wantedBy(member int64, shard int32) bool {
 // the sum of the squares of all loads smaller, or keeps that sum and makes the sum of the squares of all shares
 // smaller. In tests a plan of n shards takes fewer than n.
 func (p view) improve(plan map[int32]int64, l load, members []int64) bool {
-	members = slices.SortedFunc(slices.Values(members), func(a, b int64) int { return cmp.Or(cmp.Compare(l.all[a], l.all[b]), cmp.Compare(a, b)) })
+	members = slices.SortedFunc(slices.Values(members), func(a, b int64) int {
+		return cmp.Or(cmp.Compare(l.all[a], l.all[b]), cmp.Compare(a, b))
+	})
+
 	shards := make(map[int64][]int32) // of each member, in descending order
 	for _, shard := range slices.Backward(slices.Sorted(maps.Keys(plan))) {
 		shards[plan[shard]] = append(shards[plan[shard]], shard)
 	}
+
 	move := func(shard int32, to int64) {
 		l.add(plan[shard], p.group[shard], -1)
 		l.add(to, p.group[shard], 1)
 		plan[shard] = to
 	}
+
 	for _, from := range slices.Backward(members) {
 		for _, to := range members {
 			if l.all[from] <= l.all[to] {
@@ -141,6 +157,7 @@ func (p view) improve(plan map[int32]int64, l load, members []int64) bool {
 			}
 		}
 	}
+
 	for _, a := range slices.Backward(members) {
 		for _, b := range members {
 			if u, v, found := p.exchange(l, shards, a, b); found {
@@ -150,6 +167,7 @@ func (p view) improve(plan map[int32]int64, l load, members []int64) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -162,10 +180,16 @@ func (p view) move(l load, shards []int32, from, to int64) (shard int32, found b
 		if (l.all[from]-l.all[to] < 2 && uneven < 2) || !p.wantedBy(to, u) {
 			continue
 		}
-		if !found || uneven > best || uneven == best && p.isFree(u) && !p.isFree(shard) {
-			shard, best, found = u, uneven, true
+
+		isFreer := p.isFree(u) && !p.isFree(shard)
+		isBetter := uneven > best || uneven == best && isFreer
+		if !found || isBetter {
+			shard = u
+			best = uneven
+			found = true
 		}
 	}
+
 	return shard, found
 }
 
@@ -178,13 +202,18 @@ func (p view) exchange(l load, shards map[int64][]int32, a, b int64) (u, v int32
 		if uneven < 2 || !p.wantedBy(b, x) {
 			continue
 		}
+
 		for _, y := range shards[b] {
 			gain := uneven + l.difference(b, a, p.group[y])
 			if gain > best && p.group[x] != p.group[y] && p.wantedBy(a, y) {
-				u, v, best, found = x, y, gain, true
+				u = x
+				v = y
+				best = gain
+				found = true
 			}
 		}
 	}
+
 	return u, v, found
 }
 
@@ -197,8 +226,11 @@ func (p view) avoidSwaps(plan map[int32]int64) {
 		if p.isFree(shard) || owner == to {
 			continue
 		}
+
 		for _, other := range shards {
-			if plan[other] == owner && p.group[other] == p.group[shard] && (p.isFree(other) || p.owners[other] != owner) && p.wantedBy(to, other) {
+			fits := plan[other] == owner && p.group[other] == p.group[shard]
+			comes := p.isFree(other) || p.owners[other] != owner
+			if fits && comes && p.wantedBy(to, other) {
 				plan[shard], plan[other] = owner, to
 				break
 			}

@@ -46,12 +46,14 @@ func openSession(ctx context.Context, c *store.Connector, o *Options) (table, fu
 	if err != nil {
 		return nil, nil, err
 	}
+
 	s := &session{conn: conn, options: o, schema: c.Schema, channel: pgschema.Channel(c.Schema)}
 	hangUp := func() { s.close(ctx) }
 	if err := s.begin(ctx); err != nil {
 		hangUp()
 		return nil, nil, err
 	}
+
 	return s, hangUp, nil
 }
 
@@ -89,7 +91,8 @@ const (
 	// sqlLife returns the life of the server, and whether it is older than a term. The first relay after a crash or a
 	// start names it.
 	sqlLife = `WITH made AS (INSERT INTO outbox_server AS s (life, started) VALUES (gen_random_uuid(), pg_postmaster_start_time())
-		ON CONFLICT (one) DO UPDATE SET life = excluded.life, started = excluded.started, since = clock_timestamp() WHERE s.started <> excluded.started
+		ON CONFLICT (one) DO UPDATE SET life = excluded.life, started = excluded.started, since = clock_timestamp()
+			WHERE s.started <> excluded.started
 		RETURNING ` + lifeName + ` AS name)
 	SELECT name, false FROM made
 	UNION ALL SELECT ` + lifeName + `, since < clock_timestamp() - $1::bigint * interval '1 microsecond' FROM outbox_server
@@ -108,6 +111,7 @@ func (s *session) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		err = s.roundTrip(ctx, func(ctx context.Context) error {
 			return store.ShowLife(ctx, s.conn, s.schema, s.options.Owner, s.options.Program)
 		})
@@ -115,10 +119,12 @@ func (s *session) begin(ctx context.Context) error {
 			return err
 		}
 	}
+
 	err := s.roundTrip(ctx, func(ctx context.Context) error { return s.checkMode(ctx, nil) })
 	if err != nil {
 		return err
 	}
+
 	for range 2 { // another relay may name the life at the same time
 		err = s.roundTrip(ctx, func(ctx context.Context) error {
 			return s.conn.QueryRow(ctx, sqlLife, Term.Microseconds()).Scan(&s.server, &s.olderThanTerm)
@@ -127,9 +133,11 @@ func (s *session) begin(ctx context.Context) error {
 			break
 		}
 	}
+
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = sessions.CheckChanged("name the life of the server", 0, 1)
 	}
+
 	s.conn.Require(Requires(s.server))
 	return err
 }
@@ -163,6 +171,7 @@ func Requires(life string) func(context.Context, sessions.Querier) error {
 		if !ok {
 			return ErrMoved
 		}
+
 		return nil
 	}
 }
@@ -172,31 +181,39 @@ func (s *session) life() (name string, old bool) { return s.server, s.olderThanT
 // sqlJoin adds the relay to the members. Its row may be left from a connection whose last answer was lost.
 const sqlJoin = `WITH joined AS (
 		INSERT INTO outbox_members AS m (owner, wants, layouts, pid, alive_until, renewals)
-			VALUES ($1, $2, $7, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END, clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
-		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, layouts = excluded.layouts, pid = excluded.pid, alive_until = excluded.alive_until, renewals = m.renewals + 1
+			VALUES ($1, $2, $7, CASE WHEN $6 THEN 0 ELSE pg_backend_pid() END,
+				clock_timestamp() + $3::bigint * interval '1 microsecond', $5)
+		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, layouts = excluded.layouts, pid = excluded.pid,
+			alive_until = excluded.alive_until, renewals = m.renewals + 1
 		RETURNING ctid, renewals)
 	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM joined`
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
 		first := 1 + rand.Int64N(1<<62) //nolint:gosec // differs from earlier ones, hides nothing
-		err := db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, first, s.conn.IsShared(), s.options.layoutsOf(wants)).
-			Scan(&s.row, &renewals, nil)
+
+		joined := db.QueryRow(ctx, sqlJoin, s.options.Owner, wants, Term.Microseconds(), s.channel, first,
+			s.conn.IsShared(), s.options.layoutsOf(wants))
+		err := joined.Scan(&s.row, &renewals, nil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = sessions.CheckChanged("join", 0, 1)
 		}
+
 		return err
 	}
+
 	if !s.conn.IsShared() {
 		err = s.roundTrip(ctx, func(ctx context.Context) error { return join(ctx, s.conn) })
 		return renewals, err
 	}
+
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		return s.checkMode(ctx, func(tx pgx.Tx) error { return join(ctx, tx) }) // the mode cannot change while members renew
 	})
 	if err != nil {
 		return 0, err
 	}
+
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
 		return store.Introduce(ctx, s.conn, s.options.Owner, s.options.Program)
 	})
@@ -204,12 +221,15 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 }
 
 // sqlAnnounce changes the destinations that the relay wants.
-const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1 WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
+const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1
+	WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
 	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM changed`
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
-		return s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel, s.options.layoutsOf(wants)).Scan(&s.row, &renewals, nil)
+		announced := s.conn.QueryRow(ctx, sqlAnnounce, s.options.Owner, append([]string{}, wants...), least, s.channel,
+			s.options.layoutsOf(wants))
+		return announced.Scan(&s.row, &renewals, nil)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, s.checkIgnored(ctx, "announce", s.options.Owner, least, math.MaxInt64)
@@ -222,7 +242,8 @@ func (s *session) announce(ctx context.Context, wants []string, least int64) (re
 func (s *session) checkIgnored(ctx context.Context, statement string, owner, least, most int64) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
 		var rows int64
-		err := s.conn.QueryRow(ctx, `SELECT count(*) FROM outbox_members WHERE owner = $1 AND renewals BETWEEN $2 AND $3`, owner, least, most).Scan(&rows)
+		err := s.conn.QueryRow(ctx, `SELECT count(*) FROM outbox_members
+			WHERE owner = $1 AND renewals BETWEEN $2 AND $3`, owner, least, most).Scan(&rows)
 		if err != nil {
 			return err
 		}
@@ -235,7 +256,8 @@ func (s *session) checkIgnored(ctx context.Context, statement string, owner, lea
 const (
 	sqlRenew = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond'
 		WHERE owner = $1 AND renewals >= $3 AND ctid = $4::text::tid RETURNING ctid::text, renewals`
-	sqlRenewByKey = `UPDATE outbox_members SET renewals = renewals + 1, alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond', pid = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END
+	sqlRenewByKey = `UPDATE outbox_members SET renewals = renewals + 1,
+		alive_until = clock_timestamp() + $2::bigint * interval '1 microsecond', pid = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END
 		WHERE owner = $1 AND renewals >= $3 RETURNING ctid::text, renewals`
 )
 
@@ -249,11 +271,13 @@ func (s *session) renew(ctx context.Context, least int64) (renewals int64, err e
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = s.conn.QueryRow(ctx, sqlRenewByKey, s.options.Owner, term, least, s.conn.IsShared()).Scan(&s.row, &renewals)
 		}
+
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, s.checkIgnored(ctx, "renew", s.options.Owner, least, math.MaxInt64)
 	}
+
 	return renewals, err
 }
 
@@ -262,7 +286,9 @@ const (
 	// The clock of the server counts only if the member's session is gone as well. A member without a session is
 	// watched for a term.
 	sqlMembers = `SELECT owner, wants, layouts, renewals, alive_until < clock_timestamp() AND m.pid <> 0
-		AND NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = m.pid AND a.application_name = 'notifyd/` + store.RoleLeases + `') FROM outbox_members AS m`
+		AND NOT EXISTS (SELECT FROM pg_stat_activity AS a
+			WHERE a.pid = m.pid AND a.application_name = 'notifyd/` + store.RoleLeases + `')
+	FROM outbox_members AS m`
 )
 
 // read reads positions and members in one round trip. Each statement has its own snapshot, and the members' is the
@@ -277,18 +303,23 @@ func (s *session) read(ctx context.Context) (snapshot, error) {
 			seen.rows[at] = new(r)
 			return nil
 		})
+
 		return err
 	})
+
 	batch.Queue(sqlMembers).Query(func(rows pgx.Rows) error {
 		var owner int64
 		var m member
 		_, err := pgx.ForEachRow(rows, []any{&owner, &m.wants, &m.layouts, &m.renewals, &m.ended}, func() error {
 			seen.members[owner] = m
-			m.wants, m.layouts = nil, nil
+			m.wants = nil
+			m.layouts = nil
 			return nil
 		})
+
 		return err
 	})
+
 	err := s.roundTrip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	return seen, err
 }
@@ -311,6 +342,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 	if err == nil && !removed {
 		err = s.checkIgnored(ctx, "remove a relay", owner, renewals, renewals)
 	}
+
 	return removed, errors.Join(err, sessions.ForgetIgnored(ctx, s.conn.Conn, err))
 }
 
@@ -336,7 +368,9 @@ func (w *positionWriter) use(ctx context.Context, server string, limit time.Dura
 }
 
 func (w *positionWriter) create(ctx context.Context, server string, missing []string) error {
-	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *sessions.Conn) error { return w.options.Create(ctx, conn, missing) })
+	return w.use(ctx, server, createWithin, func(ctx context.Context, conn *sessions.Conn) error {
+		return w.options.Create(ctx, conn, missing)
+	})
 }
 
 func (w *positionWriter) arrange(ctx context.Context, server, destination string) error {
@@ -347,8 +381,10 @@ func (w *positionWriter) arrange(ctx context.Context, server, destination string
 // another relay would find the shard without an owner, and begin at once. It returns no epoch for a shard that it cannot
 // take, and whether it has locked the row: then an UPDATE that changes nothing was ignored.
 const sqlTake = `WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true) AS is),
-	free AS (SELECT p.number FROM outbox_positions AS p CROSS JOIN durable WHERE p.number = $1 AND p.epoch = $2 AND durable.is = 'on' FOR NO KEY UPDATE OF p SKIP LOCKED),
-	taken AS (UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free WHERE p.number = free.number RETURNING p.epoch)
+	free AS (SELECT p.number FROM outbox_positions AS p CROSS JOIN durable
+		WHERE p.number = $1 AND p.epoch = $2 AND durable.is = 'on' FOR NO KEY UPDATE OF p SKIP LOCKED),
+	taken AS (UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $3, updated_at = clock_timestamp() FROM free
+		WHERE p.number = free.number RETURNING p.epoch)
 	SELECT coalesce((SELECT epoch FROM taken), 0), (SELECT count(*) FROM taken), (SELECT count(*) FROM free)`
 
 func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch int64, err error) {
@@ -365,7 +401,8 @@ func (w *positionWriter) take(ctx context.Context, server string, r row) (epoch 
 // sqlRelease does nothing if the position has another epoch: then it is done as well. It returns whether it has released
 // and whether it has locked the row, as sqlTake does.
 const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE number = $1 AND epoch = $2 FOR NO KEY UPDATE SKIP LOCKED),
-	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine WHERE p.number = mine.number RETURNING p.number)
+	released AS (UPDATE outbox_positions AS p SET owner = NULL, updated_at = clock_timestamp() FROM mine
+		WHERE p.number = mine.number RETURNING p.number)
 	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE number = $1 AND epoch = $2),
 		(SELECT count(*) FROM released), (SELECT count(*) FROM mine),
 		CASE WHEN EXISTS (SELECT FROM released) AND ` + pgschema.MayNotify + ` THEN pg_notify($3, 'shards') END::text`

@@ -33,10 +33,12 @@ func (t *term) valid() bool {
 	if t == nil {
 		return false
 	}
+
 	sent := t.sent.Load()
 	if sent == nil {
 		return false
 	}
+
 	now := time.Now()
 	return now.Sub(*sent) < Term-margin && now.UnixNano()-sent.UnixNano() < int64(Term-margin)
 }

@@ -32,11 +32,13 @@ func (s *keySet) add(k Key) {
 	if _, is := s.all[k]; is {
 		return
 	}
+
 	s.all[k] = 0
 	if s.spare--; s.spare < 0 {
 		s.grow()
 		return
 	}
+
 	s.set(k)
 }
 
@@ -55,7 +57,10 @@ func (s *keySet) grow() {
 	for n < 2*bitsPerKey*len(s.all) {
 		n *= 2
 	}
-	s.bits, s.spare = make([]uint64, n/64), n/bitsPerKey-len(s.all)
+
+	s.bits = make([]uint64, n/64)
+	s.spare = n/bitsPerKey - len(s.all)
+
 	for k := range s.all {
 		s.set(k)
 	}

@@ -200,6 +200,7 @@ func (q *Queues[T]) Join(i *Item[T], e Entry) Turn {
 		i.queued = true
 		return Begins
 	}
+
 	if q.blocked.has(*e.Key) && !q.leads(e) {
 		if q.Parks(e.Stored) {
 			return Parked
@@ -207,25 +208,32 @@ func (q *Queues[T]) Join(i *Item[T], e Entry) Turn {
 		q.stop()
 		return Returned
 	}
+
 	g := q.all[*e.Key]
 	switch {
 	case g == nil:
-		if g = q.spare; g == nil {
+		g = q.spare
+		if g == nil {
 			g = &Queue[T]{}
 		}
+
 		q.spare = nil
 		*g = Queue[T]{key: *e.Key, first: i, last: i, n: 1}
 		q.all[*e.Key] = g
-		i.queue, i.queued = g, true
+		i.queue = g
+		i.queued = true
 		return Begins
 	case q.isFull(g, &e):
 		q.blocked.add(*e.Key)
 		return Parked
 	}
+
 	g.last.next = i
-	g.last, i.queue = i, g
+	g.last = i
+	i.queue = g
 	g.n++
 	q.waiting++
+
 	return Waits
 }
 
@@ -240,6 +248,7 @@ func (q *Queues[T]) isFull(g *Queue[T], e *Entry) bool {
 	if g.n < share {
 		return false
 	}
+
 	isScarce := q.waiting >= q.options.Room/2
 	return e.Slow || g.isSlow(e.Now, isScarce)
 }
@@ -251,6 +260,7 @@ func (g *Queue[T]) isSlow(now time.Time, unknown bool) bool {
 		g.markedAt = now
 		g.marked = g.left
 	}
+
 	elapsed := now.Sub(g.markedAt)
 	if elapsed < knownAfter {
 		return unknown
@@ -258,10 +268,12 @@ func (g *Queue[T]) isSlow(now time.Time, unknown bool) bool {
 
 	left := max(1, g.left-g.marked)
 	wait := time.Duration(float64(elapsed) * float64(g.n) / float64(left))
+
 	if elapsed >= knownFor {
 		g.markedAt = now
 		g.marked = g.left
 	}
+
 	return wait >= longestQueue
 }
 
@@ -283,10 +295,12 @@ func (q *Queues[T]) Begin(i *Item[T]) {
 // delivery; otherwise it waits behind another one.
 func (q *Queues[T]) PutBack(i *Item[T]) (first bool) {
 	i.started = false
+
 	if i.First() {
 		i.queued = true // or it reached the front while the worker had it
 		return true
 	}
+
 	i.queued = false
 	q.waiting++
 	return false
@@ -299,10 +313,12 @@ func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next
 	if how == Undone {
 		q.stop()
 	}
+
 	g := i.queue
 	if g == nil {
 		return false, nil, nil
 	}
+
 	g.remove(i)
 	switch how {
 	case Undone:
@@ -313,25 +329,31 @@ func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next
 		if q.options.Total {
 			q.stop()
 		}
+
 	default:
 	}
+
 	if g.first == nil {
 		q.drop(g)
 		q.spare = g
 		return how == Done && q.blocked.has(g.key), nil, gone
 	}
+
 	i = g.first
 	if i.started || i.queued {
 		return false, nil, gone
 	}
+
 	if rests || q.stopped {
 		q.stop()
 		gone = append(gone, q.cut(g, true)...)
 		q.drop(g)
 		return false, nil, gone
 	}
+
 	i.queued = true
 	q.waiting--
+
 	return false, i, gone
 }
 
@@ -339,10 +361,12 @@ func (q *Queues[T]) Leave(i *Item[T], how Result, rests bool) (behind bool, next
 // and the deliveries that wait behind it.
 func (q *Queues[T]) Release(i *Item[T]) (gone []*Item[T]) {
 	q.stop()
+
 	g := i.queue // cut clears it
 	if g == nil {
 		return []*Item[T]{i}
 	}
+
 	gone = q.cut(g, true)
 	q.drop(g)
 	return gone
@@ -360,7 +384,10 @@ func (q *Queues[T]) Withdraw() (gone []*Item[T]) {
 }
 
 // stop records that a delivery is returned.
-func (q *Queues[T]) stop() { q.stopped, q.returned = true, q.returned+1 }
+func (q *Queues[T]) stop() {
+	q.stopped = true
+	q.returned = q.returned + 1
+}
 
 func (q *Queues[T]) drop(g *Queue[T]) { delete(q.all, g.key) }
 
@@ -377,22 +404,31 @@ func (q *Queues[T]) cut(g *Queue[T], taken bool) (gone []*Item[T]) {
 			} else {
 				last.next = i
 			}
-			last, i.next = i, nil
+
+			last = i
+			i.next = nil
 			n++
 			i = next
 			continue
 		}
+
 		switch {
 		case i.started:
 			i.cut = true
 		case !i.queued:
 			q.waiting--
 		}
-		i.next, i.queue = nil, nil
+
+		i.next = nil
+		i.queue = nil
 		gone = append(gone, i)
 		i = next
 	}
-	g.first, g.last, g.n = first, last, n
+
+	g.first = first
+	g.last = last
+	g.n = n
+
 	return gone
 }
 
@@ -408,6 +444,7 @@ func (g *Queue[T]) remove(i *Item[T]) {
 		i.next = nil
 		return
 	}
+
 	for k := g.first; k != nil; k = k.next {
 		if k.next == i {
 			k.next = i.next

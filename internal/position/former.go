@@ -30,6 +30,7 @@ func (f Former) Head() int64 {
 			head = max(head, w.Head)
 		}
 	}
+
 	return head
 }
 
@@ -63,10 +64,12 @@ func (f Former) String() string {
 			stored[i] = append(stored[i], storedWatermark{w.Head, w.Open.String()})
 		}
 	}
+
 	text, err := json.Marshal(stored)
 	if err != nil {
 		panic(err) // numbers and texts
 	}
+
 	return string(text)
 }
 
@@ -76,10 +79,12 @@ func ParseFormer(text string) (f Former, err error) {
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return nil, fmt.Errorf("former positions: %w", err)
 	}
+
 	for _, parts := range stored {
 		if len(parts) == 0 {
 			return nil, fmt.Errorf("former positions: %q has none", text)
 		}
+
 		var s ShardPositions
 		for _, w := range parts {
 			open, err := tail.ParseRanges(w.Open)
@@ -88,7 +93,9 @@ func ParseFormer(text string) (f Former, err error) {
 			}
 			s = append(s, tail.Watermark{Head: w.Head, Open: open})
 		}
+
 		f = append(f, s)
 	}
+
 	return f, nil
 }

@@ -55,7 +55,8 @@ const (
 const (
 	setSave = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange,
 	delivered = delivered + $5::bigint, updated_at = clock_timestamp(),
-	last_error = CASE WHEN $5::bigint = 0 THEN last_error END, failed_at = CASE WHEN $5::bigint = 0 THEN failed_at END, ` + SQLSeen + ` WHERE number = $1::int AND epoch = $2::bigint`
+	last_error = CASE WHEN $5::bigint = 0 THEN last_error END, failed_at =
+		CASE WHEN $5::bigint = 0 THEN failed_at END, ` + SQLSeen + ` WHERE number = $1::int AND epoch = $2::bigint`
 
 	// sqlSave writes the position of a shard. It changes one row, or none if another relay owns the shard, or a person
 	// moved the position. It finds the row by ctid: under an old snapshot all versions since stay, and a search by the
@@ -64,7 +65,8 @@ const (
 	// sqlSaveByKey writes the position after another writer has changed the row.
 	sqlSaveByKey = setSave + ` RETURNING ctid::text`
 
-	setKeep = `UPDATE outbox_positions SET delivered = delivered + $3::bigint, updated_at = clock_timestamp() WHERE number = $1::int AND epoch = $2::bigint`
+	setKeep = `UPDATE outbox_positions SET delivered = delivered + $3::bigint, updated_at = clock_timestamp()
+		WHERE number = $1::int AND epoch = $2::bigint`
 	// sqlKeep locks the position as sqlSave does, and leaves its ids as they are. sqlKeepByKey is to it as sqlSaveByKey
 	// is to sqlSave.
 	sqlKeep      = setKeep + ` AND ctid = $4::text::tid RETURNING ctid::text`
@@ -83,17 +85,21 @@ func (p *Position) Save(ctx context.Context, db Querier, head int64, open tail.R
 		p.behind = true
 		return p.update(ctx, db, sqlKeep, sqlKeepByKey, p.PositionID, p.Epoch, delivered)
 	}
+
 	ok, err = p.update(ctx, db, sqlSave, sqlSaveByKey, p.PositionID, p.Epoch, head, open.String(), delivered)
 	if ok {
 		pause := min(max(wholeAtLeast, wholeShare*time.Since(began)), wholeAtMost)
-		p.behind, p.wholeAt = false, time.Now().Add(pause)
+		p.behind = false
+		p.wholeAt = time.Now().Add(pause)
 	}
+
 	return ok, err
 }
 
 // update changes the row of the position by its place, or else by its key.
 func (p *Position) update(ctx context.Context, db Querier, byPlace, byKey string, args ...any) (ok bool, err error) {
 	err = pgx.ErrNoRows
+
 	// An UPDATE by ctid removes no earlier versions from the page; one by the key does.
 	if p.row != "" && rand.IntN(pruneEvery) > 0 { //nolint:gosec // spreads work, hides nothing
 		err = db.QueryRow(ctx, byPlace, append(slices.Clone(args), p.row)...).Scan(&p.row)
@@ -101,12 +107,14 @@ func (p *Position) update(ctx context.Context, db Querier, byPlace, byKey string
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = db.QueryRow(ctx, byKey, args...).Scan(&p.row)
 	}
+
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, p.CheckIgnored(ctx, db, "save")
 	case err != nil:
 		return false, fmt.Errorf("save a position: %w", err)
 	}
+
 	return true, nil
 }
 
@@ -114,13 +122,15 @@ func (p *Position) update(ctx context.Context, db Querier, byPlace, byKey string
 // then a trigger or a rule has ignored the write.
 func (p *Position) CheckIgnored(ctx context.Context, db Querier, statement string) error {
 	var mine int64
-	err := db.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE number = $1::int AND epoch = $2::bigint`, p.PositionID, p.Epoch).Scan(&mine)
+	err := db.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE number = $1::int AND epoch = $2::bigint`,
+		p.PositionID, p.Epoch).Scan(&mine)
 	if err == nil {
 		err = session.CheckChanged(statement, 0, mine)
 	}
 	if err != nil {
 		return fmt.Errorf("save a position: %w", err)
 	}
+
 	return nil
 }
 
@@ -131,26 +141,32 @@ func (p *Position) Behind() bool { return p.behind }
 func (p *Position) WriteWhole() { p.wholeAt = time.Time{} }
 
 // sqlPosition reads the position of a shard.
-const sqlPosition = `SELECT head, open::text, delivered, shards, former::text, seen::text::bigint, seen_at FROM outbox_positions WHERE number = $1 AND epoch = $2`
+const sqlPosition = `SELECT head, open::text, delivered, shards, former::text, seen::text::bigint, seen_at
+	FROM outbox_positions WHERE number = $1 AND epoch = $2`
 
 // Load reads the position of a shard. It returns [ErrFenced] if the shard no longer belongs to this relay.
 func Load(ctx context.Context, conn *session.Conn, l lease.Lease) (p Position, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTrip, ErrSlow)
 	defer cancel()
+
 	p.Lease = l
 	var open, former string
-	err = conn.QueryRow(ctx, sqlPosition, l.PositionID, l.Epoch).Scan(&p.Head, &open, &p.Delivered, &p.Shards, &former, &p.seen.transaction, &p.seen.at)
+	err = conn.QueryRow(ctx, sqlPosition, l.PositionID, l.Epoch).
+		Scan(&p.Head, &open, &p.Delivered, &p.Shards, &former, &p.seen.transaction, &p.seen.at)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return p, ErrFenced
 	case err == nil:
-		if p.Open, err = tail.ParseRanges(open); err == nil {
+		p.Open, err = tail.ParseRanges(open)
+		if err == nil {
 			p.Former, err = ParseFormer(former)
 		}
 	}
+
 	if err != nil {
 		return p, fmt.Errorf("load a position: %w", err)
 	}
+
 	p.seen.Watermark = tail.Watermark{Head: p.Head, Open: p.Open}
 	return p, nil
 }
@@ -196,10 +212,14 @@ const (
 	// the last hundred ids of an anchor it returns the ids of events that were written since: the sequence has assigned
 	// these again. An UPDATE or a rewrite of the table gives an event another transaction, but the event is older.
 	// Transaction numbers of rows have 32 bits. An event with a time in the future is from before the clock was set back.
-	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''), ` + pgschema.Sequence + `, p.reused, s.next, clock_timestamp(),
-		ARRAY(SELECT e.id FROM outbox_events AS e WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5 AND e.created_at <= clock_timestamp()
-			AND s.next - $4::bigint BETWEEN 1 AND 2147483647 AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id)
-	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s WHERE p.number = $1 AND p.epoch = $2`
+	sqlIDs = `SELECT outbox_last_id(), pg_get_serial_sequence('outbox_events', 'id'), coalesce(p.sequence, ''),
+		` + pgschema.Sequence + `, p.reused, s.next, clock_timestamp(),
+		ARRAY(SELECT e.id FROM outbox_events AS e
+			WHERE e.id > $3::bigint - 100 AND e.id <= $3 AND e.created_at > $5 AND e.created_at <= clock_timestamp()
+				AND s.next - $4::bigint BETWEEN 1 AND 2147483647
+				AND ((s.next - e.xmin::text::bigint) & 4294967295) <= s.next - $4 ORDER BY e.id)
+	FROM outbox_positions AS p, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS s
+	WHERE p.number = $1 AND p.epoch = $2`
 
 	// sqlNewer returns the first passed id with an event that was written after an anchor; 0 without one. If the event
 	// before it is newer as well, the result is the first id of the table. It reads ids where a sequence can assign ids
@@ -211,17 +231,21 @@ const (
 	sqlNewer = `WITH ends AS MATERIALIZED (
 			(SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id LIMIT 10000)
 			UNION ALL (SELECT id, created_at FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT 10000)),
-		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND created_at <= clock_timestamp() AND NOT id <@ $3::text::int8multirange)
+		newer AS (SELECT min(id) AS id FROM ends WHERE created_at > $2 AND created_at <= clock_timestamp()
+			AND NOT id <@ $3::text::int8multirange)
 	SELECT coalesce(CASE WHEN (SELECT created_at FROM outbox_events WHERE id < newer.id ORDER BY id DESC LIMIT 1) > $2
 		THEN (SELECT min(id) FROM ends) ELSE newer.id END, 0),
-		coalesce((SELECT bool_and(created_at <= $2 OR created_at > clock_timestamp()) FROM ends WHERE id <= $4 AND NOT id <@ $5::text::int8multirange), false)
+		coalesce((SELECT bool_and(created_at <= $2 OR created_at > clock_timestamp()) FROM ends
+			WHERE id <= $4 AND NOT id <@ $5::text::int8multirange), false)
 	FROM newer`
 
 	// sqlReused marks all positions that have passed possibly reused ids. The mark outlives its cause: the sequence may
 	// overtake the position, and events with reused ids are still not delivered. An owned position may have passed more than
 	// its row says. Positions do not keep a later anchor.
 	sqlReused = `UPDATE outbox_positions SET reused = least(reused, $1), seen_at = least(seen_at, $4)
-		WHERE (head > $1 OR owner IS NOT NULL OR EXISTS (SELECT FROM jsonb_array_elements(former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > $1))
+		WHERE (head > $1 OR owner IS NOT NULL
+			OR EXISTS (SELECT FROM jsonb_array_elements(former) AS s, jsonb_array_elements(s) AS w
+				WHERE (w ->> 'head')::bigint > $1))
 		AND ($2 OR NOT coalesce(sequence = $3 OR sequence LIKE '% ' || $3, false))`
 
 	sqlSequence = `UPDATE outbox_positions SET sequence = $3 WHERE number = $1 AND epoch = $2`
@@ -243,19 +267,23 @@ type standing struct {
 func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.Logger, read tail.Watermark) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTrip, ErrSlow)
 	defer cancel()
+
 	at, err := p.standing(ctx, conn)
 	if err != nil {
 		return err
 	}
+
 	// A position at 0 has passed no id that could be assigned again.
 	passed := max(read.Head, p.Former.Head())
 	isRestored := p.seen.transaction != nil && *p.seen.transaction > *at.anchor.transaction
 	isOther := passed > 0 && (at.identity.replaced() || isRestored)
 	isBehind := at.last < passed
-	if at.reused == nil && !isOther && !isBehind && len(at.again) == 0 {
+	isReused := at.reused != nil || isBehind || len(at.again) > 0
+	if !isReused && !isOther {
 		if at.identity.replaced() { // nothing shows that the ids are the same
 			at.identity.origin = at.identity.now
 		}
+
 		return p.passIDs(ctx, conn, at, read)
 	}
 
@@ -263,39 +291,50 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.L
 	if err != nil {
 		return err
 	}
+
 	var why string
 	from := int64(0)
+
 	switch {
 	case at.reused != nil:
 		why = fmt.Sprintf("ids above %d may have been given out again", *at.reused)
 	case isBehind:
-		why, from = fmt.Sprintf("%s is at %d", at.name, at.last), at.last
+		why = fmt.Sprintf("%s is at %d", at.name, at.last)
+		from = at.last
 	case len(at.again) > 0:
-		why, from = fmt.Sprintf("event %d was written after the position had passed its id", at.again[0]), at.again[0]-1
+		why = fmt.Sprintf("event %d was written after the position had passed its id", at.again[0])
+		from = at.again[0] - 1
 	case first > 0 && !kept, p.seen.at == nil:
 		why = "the sequence or its table was restarted, or restored, since the position was written"
 	default:
 		log.WarnContext(ctx, "sequence or table has new files", "destination", p.Destination, "passed", passed)
 		return p.passIDs(ctx, conn, at, read)
 	}
+
 	if first > 0 {
 		from = min(from, first-1)
 	}
+
 	if at.reused == nil {
 		if _, err := conn.Exec(ctx, sqlReused, from, !isOther, at.identity.now, p.seen.at); err != nil {
 			return fmt.Errorf("mark the positions that have passed ids that are given out again: %w", err)
 		}
 	}
+
 	// Only here: where retention has deleted many events, the search reads all of them.
 	var highest int64
 	if err := conn.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id DESC LIMIT 1), 0)`).Scan(&highest); err != nil {
 		return fmt.Errorf("read the highest id: %w", err)
 	}
+
 	whose := "the unrouted scanner"
 	if p.Destination != "" {
 		whose = fmt.Sprintf("destination %q", p.Destination)
 	}
-	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, pgschema.CureOfIDs(at.name, at.last, max(passed, highest), first, passed))
+
+	cure := pgschema.CureOfIDs(at.name, at.last, max(passed, highest), first, passed)
+
+	return fmt.Errorf("%w: %s, and %s has passed %d: %s", ErrIDs, why, whose, passed, cure)
 }
 
 // standing reads the sequence, its files, the mark and the last passed ids.
@@ -304,6 +343,7 @@ func (p *Position) standing(ctx context.Context, conn *session.Conn) (s standing
 	var next int64
 	var before string
 	var at time.Time
+
 	err = conn.QueryRow(ctx, sqlIDs, p.PositionID, p.Epoch, p.seen.Head, p.seen.transaction, p.seen.at).
 		Scan(&last, &s.name, &before, &s.identity.now, &s.reused, &next, &at, &s.again)
 	switch {
@@ -314,10 +354,12 @@ func (p *Position) standing(ctx context.Context, conn *session.Conn) (s standing
 	case last == nil:
 		return s, errAltered
 	}
+
 	s.last = *last
 	s.identity.read(before)
 	s.again = slices.DeleteFunc(s.again, p.seen.Open.Contains)
 	s.anchor = anchor{transaction: &next, at: &at}
+
 	return s, nil
 }
 
@@ -326,12 +368,14 @@ func (p *Position) passIDs(ctx context.Context, conn *session.Conn, s standing, 
 	p.seen = s.anchor
 	p.seen.Watermark = tail.Watermark{Head: read.Head, Open: slices.Clone(read.Open)}
 	p.Sequence = s.identity.origin
+
 	if s.identity.before == s.identity.now {
 		return nil
 	}
 	if _, err := conn.Exec(ctx, sqlSequence, p.PositionID, p.Epoch, s.identity.stored()); err != nil {
 		return fmt.Errorf("store the sequence: %w", err)
 	}
+
 	return nil
 }
 
@@ -359,6 +403,7 @@ func (i *identity) read(stored string) {
 		i.origin = i.now
 		return
 	}
+
 	i.origin = strings.Join(fields[:identityFields], " ")
 	i.before = strings.Join(fields[len(fields)-identityFields:], " ")
 }
@@ -378,5 +423,9 @@ func (i *identity) replaced() bool { return Replaced(i.before, i.now) }
 // sequence is the same; ALTER SEQUENCE ... RESTART shows in the ids.
 func Replaced(before, now string) bool {
 	b, n := strings.Fields(before), strings.Fields(now)
-	return len(b) == 3 && len(n) == 3 && (b[0] != n[0] || b[1] != n[1] && b[2] != n[2])
+	if len(b) != 3 || len(n) != 3 {
+		return false
+	}
+
+	return b[0] != n[0] || b[1] != n[1] && b[2] != n[2]
 }

@@ -21,16 +21,21 @@ func (p *pace) allow(now time.Time, n int) int {
 	if p.rate == 0 || n == 0 {
 		return n
 	}
+
 	bunch := max(1, p.rate*paceEvery.Seconds())
+
 	if p.at.IsZero() {
-		p.at, p.left = now, 1
+		p.at = now
+		p.left = 1
 	}
+
 	p.left = min(2*bunch, p.left+p.rate*now.Sub(p.at).Seconds())
 	p.at = now
 	if need := min(bunch, float64(n)) - p.left; need > 0 {
 		p.due = now.Add(time.Duration(min(need/p.rate, maxPace.Seconds()) * float64(time.Second)))
 		return 0
 	}
+
 	return int(min(float64(n), p.left)) // left may be more than an int
 }
 

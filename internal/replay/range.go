@@ -56,21 +56,29 @@ WHERE destination = $1 AND state = 'running'`
 func running(ctx context.Context, conn *session.Conn, shard *Shard) (*activeReplay, error) {
 	r := &activeReplay{types: routes.NewTypes(), flight: flight.New(shard.Valid, shard.Wake)}
 	var leftOut, text string
-	err := conn.QueryRow(ctx, sqlRunning, shard.Lane.Destination().Name).Scan(&r.id, &r.lastID, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.startHead, &text)
+	err := conn.QueryRow(ctx, sqlRunning, shard.Lane.Destination().Name).
+		Scan(&r.id, &r.lastID, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.startHead, &text)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // nearly always
 	}
 	if err != nil {
 		return nil, err
 	}
-	if r.leftOut, err = tail.ParseRanges(leftOut); err != nil {
+
+	r.leftOut, err = tail.ParseRanges(leftOut)
+	if err != nil {
 		return nil, err
 	}
+
 	open, err := tail.ParseRanges(text)
 	if err != nil {
 		return nil, err
 	}
-	r.prefix, r.highestHanded, r.reader = prefixOf(r.id), r.startHead, tail.NewReader(r.startHead, open, shard.Writers)
+
+	r.prefix = prefixOf(r.id)
+	r.highestHanded = r.startHead
+	r.reader = tail.NewReader(r.startHead, open, shard.Writers)
+
 	return r, nil
 }
 
@@ -100,6 +108,7 @@ func (r *activeReplay) keyOf(e *delivery.Event) string {
 	default:
 		key = strings.ReplaceAll(key, "/", ":")
 	}
+
 	return r.prefix + key
 }
 
@@ -112,6 +121,7 @@ func (r *activeReplay) entryOf(a *dispatch.Answer) deliveries.Entry {
 	case r.number == 0: // a unique key: nothing else distinguishes the row from a live event's
 		out.Key = r.prefix + strconv.FormatInt(a.Event.ID, 10)
 	}
+
 	switch {
 	case !a.Verdict.Settles():
 		r.failed++
@@ -119,6 +129,7 @@ func (r *activeReplay) entryOf(a *dispatch.Answer) deliveries.Entry {
 		r.read--
 		r.skipped++
 	}
+
 	return out
 }
 
@@ -171,6 +182,7 @@ func (c *Progress) Write(ctx context.Context, tx pgx.Tx) error {
 	if c.replay == nil {
 		return nil
 	}
+
 	w := &c.replay.written
 	err := tx.QueryRow(ctx, sqlProgress, c.replay.id, c.head, c.open.String(),
 		c.total.delivered-w.delivered, c.total.failed-w.failed, c.total.skipped-w.skipped, c.done).Scan(&c.state)
@@ -182,9 +194,11 @@ func (c *Progress) Write(ctx context.Context, tx pgx.Tx) error {
 			err = session.CheckChanged("progress", 0, rows)
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("write the progress of replay %d: %w", c.replay.id, err)
 	}
+
 	return nil
 }
 

@@ -65,7 +65,10 @@ type Sender struct {
 func NewSender(shard Shard) *Sender { return &Sender{shard: shard} }
 
 // Forget returns the Sender to the state after a take-over.
-func (s *Sender) Forget() { s.active, s.findAt = nil, time.Time{} }
+func (s *Sender) Forget() {
+	s.active = nil
+	s.findAt = time.Time{}
+}
 
 // FindNow makes the next Find search the table.
 func (s *Sender) FindNow() { s.findAt = time.Time{} }
@@ -76,11 +79,14 @@ func (s *Sender) Find(ctx context.Context, conn *session.Conn) error {
 	if now.Before(s.findAt) || d.Shard > 0 { // the first shard sends the replay
 		return nil
 	}
+
 	s.findAt = now.Add(s.shard.Limits.PollInterval)
+
 	r, err := running(ctx, conn, &s.shard)
 	if err != nil {
 		return fmt.Errorf("find a replay of %q: %w", d.Name, err)
 	}
+
 	switch {
 	case r != nil && d.Total:
 		return s.refuse(ctx, conn, r.id)
@@ -89,6 +95,7 @@ func (s *Sender) Find(ctx context.Context, conn *session.Conn) error {
 	case r == nil || r.id != s.active.id:
 		s.stop()
 	}
+
 	return nil
 }
 
@@ -100,7 +107,8 @@ const refusal = "stopped by the relay: in order: total a replay would bypass the
 func (s *Sender) refuse(ctx context.Context, conn *session.Conn, id int64) error {
 	s.shard.Log.WarnContext(ctx, "replay stopped", "destination", s.shard.Lane.Destination().Name, "replay", id, "reason", refusal)
 	return s.shard.Write(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE outbox_replays SET state = 'stopped', finished_at = clock_timestamp(), reason = concat_ws('; ', nullif(reason, ''), $2::text)
+		_, err := tx.Exec(ctx, `UPDATE outbox_replays
+			SET state = 'stopped', finished_at = clock_timestamp(), reason = concat_ws('; ', nullif(reason, ''), $2::text)
 			WHERE id = $1 AND state = 'running'`, id, refusal)
 		if err != nil {
 			return fmt.Errorf("stop replay %d: %w", id, err)
@@ -114,7 +122,8 @@ func (s *Sender) refuse(ctx context.Context, conn *session.Conn, id int64) error
 func (s *Sender) stop() {
 	r := s.active
 	r.read -= int64(len(r.flight.Returned))
-	r.stopped, r.flight.Returned = true, nil
+	r.stopped = true
+	r.flight.Returned = nil
 	s.shard.Changed()
 }
 
@@ -128,7 +137,10 @@ func (s *Sender) InFlight() bool { return s.active != nil && len(s.active.flight
 // owner had these in memory, or the lane has returned them.
 func (s *Sender) Holds(key string) bool {
 	r := s.active
-	return r != nil && !r.stopped && r.repeats() && strings.HasPrefix(key, r.prefix)
+	if r == nil || r.stopped {
+		return false
+	}
+	return r.repeats() && strings.HasPrefix(key, r.prefix)
 }
 
 // Take collects the answers, and reports whether there was any. It calls settle for answers other than a plain
@@ -139,6 +151,7 @@ func (s *Sender) Take(settle func(*dispatch.Answer, deliveries.Entry), returned 
 	if r == nil {
 		return false
 	}
+
 	_, changed = r.flight.Take(func(a *dispatch.Answer) {
 		switch {
 		case a.Verdict != dispatch.VerdictReleased:
@@ -150,6 +163,7 @@ func (s *Sender) Take(settle func(*dispatch.Answer, deliveries.Entry), returned 
 			returned(a.Err)
 		}
 	})
+
 	return changed
 }
 
@@ -167,11 +181,14 @@ func (s *Sender) Next(ctx context.Context, conn *session.Conn, live Live) (p *di
 	if r == nil || r.stopped || s.shard.Lane.Waits(false) {
 		return nil, false, false, nil
 	}
+
 	if r.mustRead() && !time.Now().Before(r.restsUntil) {
-		if did, err = s.read(ctx, conn, live); err != nil {
+		did, err = s.read(ctx, conn, live)
+		if err != nil {
 			return nil, false, false, err
 		}
 	}
+
 	p, caughtUp = s.nextBatch()
 	return p, caughtUp, did || p != nil, nil
 }
@@ -183,15 +200,18 @@ func (s *Sender) nextBatch() (p *dispatch.Batch, caughtUp bool) {
 	if n == 0 || now.Before(r.limitedUntil) {
 		return nil, false
 	}
+
 	reserved := s.shard.Lane.Reserve(dispatch.Request{N: n, Replay: true, Held: r.flight.Unanswered})
 	if reserved == 0 {
 		return nil, false
 	}
+
 	n = s.admit(r.flight.Returned[:reserved])
 	s.shard.Lane.Return(reserved - n)
 	if n == 0 {
 		return nil, false
 	}
+
 	r.pace.sent(n)
 	all, repeats := r.flight.Returned[:n], r.repeats()
 	p = r.flight.Batch()
@@ -200,6 +220,7 @@ func (s *Sender) nextBatch() (p *dispatch.Batch, caughtUp bool) {
 	r.flight.Begin(p, all)
 	r.flight.Returned = slices.Delete(r.flight.Returned, 0, n)
 	s.shard.Changed()
+
 	return p, repeats && !r.repeats()
 }
 
@@ -209,6 +230,7 @@ func (s *Sender) admit(all []dispatch.Delivery) int {
 	if s.shard.Page == nil {
 		return len(all)
 	}
+
 	n := s.shard.Page(len(all))
 	for at := 0; at < len(all); at += n {
 		for i, wait := range s.shard.Lane.Admit(all[at:at+n], 0) {
@@ -219,31 +241,44 @@ func (s *Sender) admit(all []dispatch.Delivery) int {
 			}
 		}
 	}
+
 	return len(all)
 }
 
 // read reads the next events of the range, up to the live head, and keeps the ones to send.
 func (s *Sender) read(ctx context.Context, conn *session.Conn, live Live) (did bool, err error) {
-	r, limits := s.active, &s.shard.Limits
+	r := s.active
+	limits := &s.shard.Limits
+
 	capacity := live.FreeBytes - r.flight.Bytes - flight.Size(r.flight.Returned)
 	upto := min(r.lastID, live.Head)
 	was, gaps := r.reader.Head(), r.reader.Gaps()
-	if capacity <= 0 || upto < was || upto == was && gaps.Len() == 0 {
+	hasRead := upto < was || upto == was && gaps.Len() == 0
+	if capacity <= 0 || hasRead {
 		return false, nil
 	}
+
 	began := time.Now()
 	defer func() { r.restsUntil = time.Now().Add(restFactor * time.Since(began)) }()
+
 	b, err := r.reader.Read(ctx, conn, tail.Query{
-		Limit: page, Rows: skipAhead * page, Bytes: min(limits.Bytes, capacity), EventBytes: limits.EventBytes, Skip: r.types.Skip,
-		Assigned: upto, Passed: true,
+		Limit:      page,
+		Rows:       skipAhead * page,
+		Bytes:      min(limits.Bytes, capacity),
+		EventBytes: limits.EventBytes,
+		Skip:       r.types.Skip,
+		Assigned:   upto,
+		Passed:     true,
 	})
 	if err == nil {
 		err = s.keep(ctx, conn, &b, live.Open())
 	}
+
 	if err != nil {
 		r.reader = r.reader.After(was, gaps)
 		return false, fmt.Errorf("read events for replay %d: %w", r.id, err)
 	}
+
 	s.shard.Changed()
 	return true, nil
 }
@@ -255,8 +290,10 @@ func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, li
 	gets := func(eventType string) bool {
 		return s.shard.Gets(eventType) && (len(r.patterns) == 0 || routing.Best(r.patterns, eventType) >= 0)
 	}
+
 	skipped := int64(0)
-	ids, wanted := make([]int64, 0, len(b.Events)), make([]*delivery.Event, 0, len(b.Events))
+	ids := make([]int64, 0, len(b.Events))
+	wanted := make([]*delivery.Event, 0, len(b.Events))
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
@@ -264,22 +301,27 @@ func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, li
 		case b.Delays != nil && b.Delays[i] > 0, live.Contains(e.ID):
 			skipped++
 		default:
-			ids, wanted = append(ids, e.ID), append(wanted, e)
+			ids = append(ids, e.ID)
+			wanted = append(wanted, e)
 		}
 	}
+
 	if len(ids) == 0 {
 		r.skipped += skipped
 		return nil
 	}
-	rows, err := conn.Query(ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2) ORDER BY event_id`,
-		s.shard.Lane.Destination().Name, ids)
+
+	rows, err := conn.Query(ctx, `SELECT event_id FROM outbox_deliveries
+		WHERE destination = $1 AND event_id = ANY($2) ORDER BY event_id`, s.shard.Lane.Destination().Name, ids)
 	if err != nil {
 		return err
 	}
+
 	stored, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return err
 	}
+
 	for _, e := range wanted {
 		if _, is := slices.BinarySearch(stored, e.ID); is {
 			if e.ID > r.startHead { // an earlier one failed, and was counted, in the write before the owner died
@@ -287,13 +329,16 @@ func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, li
 			}
 			continue
 		}
+
 		passes, refused := s.shard.Passes(e, b.Refused[e.ID])
 		if !passes {
 			continue // by the current filters, as by the current routes
 		}
+
 		r.read++
 		r.flight.Returned = append(r.flight.Returned, s.delivery(e, refused))
 	}
+
 	r.skipped += skipped
 	return nil
 }
@@ -301,13 +346,18 @@ func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, li
 // delivery makes an event a delivery of the replay.
 func (s *Sender) delivery(e *delivery.Event, refused error) dispatch.Delivery {
 	to := s.shard.Lane.Destination()
-	e.Destination, e.Outbox, e.Attempt, e.Replay = to.Name, s.shard.Outbox, 1, s.active.number
+	e.Destination = to.Name
+	e.Outbox = s.shard.Outbox
+	e.Attempt = 1
+	e.Replay = s.active.number
+
 	d := dispatch.Delivery{Event: e, Refused: refused} // a replayed event does not expire
 	if !to.Unordered {
 		if key := s.active.keyOf(e); key != "" {
 			d.Key = s.shard.Keys.Named(key)
 		}
 	}
+
 	return d
 }
 
@@ -318,6 +368,7 @@ func (s *Sender) Progress(withheld []int64) (c Progress) {
 	if r == nil {
 		return c
 	}
+
 	c.replay = r
 	c.head, c.open, c.n = r.flight.Watermark(r.reader, withheld)
 	c.total = counters{delivered: r.read - int64(c.n) - r.failed, failed: r.failed, skipped: r.skipped}
@@ -331,9 +382,12 @@ func (s *Sender) Written(c *Progress) {
 	if r == nil {
 		return
 	}
+
 	r.written = c.total
+
+	isIdle := c.n == 0 && len(r.flight.Batches) == 0 && r.failed == c.total.failed
 	switch {
-	case c.done, r.stopped && c.n == 0 && len(r.flight.Batches) == 0 && r.failed == c.total.failed: // ids that an earlier owner had open stay open
+	case c.done, r.stopped && isIdle: // ids that an earlier owner had open stay open
 		s.Forget()
 	case c.state != stateRunning && !r.stopped:
 		s.stop()
@@ -346,17 +400,21 @@ func (s *Sender) Due(at time.Time) time.Time {
 	if r == nil || r.stopped {
 		return at
 	}
+
 	earlier := func(t time.Time) {
 		if now.Before(t) && t.Before(at) {
 			at = t
 		}
 	}
+
 	if len(r.flight.Returned) > 0 {
 		earlier(r.pace.due)
 		earlier(r.limitedUntil)
 	}
+
 	if r.mustRead() {
 		earlier(r.restsUntil)
 	}
+
 	return at
 }

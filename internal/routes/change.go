@@ -16,12 +16,14 @@ import (
 
 // sqlFence raises the scanner's epoch: events in its memory were found by routes that change now, and can no longer be
 // written. A scanner that no relay has held yet has nothing in memory. The statement returns the scanner's position.
-const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND shard = 0 RETURNING head, open::text`
+const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END
+	WHERE destination = '' AND shard = 0 RETURNING head, open::text`
 
 // Fence returns the ids that the unrouted scanner has read, and makes the scanner use the new routes for all other ids.
 // It comes before every statement on outbox_routes.
 func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	var open string
+
 	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // there is no scanner yet
@@ -29,9 +31,12 @@ func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
 	case err != nil:
 		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
-	if seen.Open, err = tail.ParseRanges(open); err != nil {
+
+	seen.Open, err = tail.ParseRanges(open)
+	if err != nil {
 		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
+
 	return seen, nil
 }
 
@@ -45,6 +50,7 @@ func checkFence(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
+
 	return nil
 }
 
@@ -57,6 +63,7 @@ func changeOne(ctx context.Context, tx pgx.Tx, purpose, sql string, args ...any)
 	if err != nil {
 		return fmt.Errorf("%s: %w", purpose, err)
 	}
+
 	return nil
 }
 
@@ -70,13 +77,15 @@ const (
 
 	// sqlSpan begins a range. It is handed at once if it brings no new events.
 	sqlRange = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
-		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
+		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0),
+			$2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
 
 	// sqlDrops adds settings to earlier ranges, if they may still apply to stored deliveries of these.
 	sqlDrops = `UPDATE outbox_routes AS r SET drops = ARRAY(SELECT DISTINCT d FROM unnest(r.drops || $2::text[]) AS d ORDER BY d)
 		WHERE r.destination = $1 AND r.since > 0 AND NOT r.drops @> $2::text[] AND (
 			EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.state = 'retry')
-			OR EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.destination = $1 AND d.ordering_key IS NOT NULL AND d.state IN ('retry', 'parked')))`
+			OR EXISTS (SELECT FROM outbox_deliveries AS d
+				WHERE d.destination = $1 AND d.ordering_key IS NOT NULL AND d.state IN ('retry', 'parked')))`
 )
 
 // Change is a change of the routes of a destination.
@@ -96,7 +105,10 @@ type Change struct {
 // Store ends the last span of the destination, if there is one, and begins another. The transaction must hold the
 // position of the destination.
 func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
-	w, last, at := &c.To, c.Last, c.At
+	w := &c.To
+	last := c.Last
+	at := c.At
+
 	scanner, err := Fence(ctx, tx)
 	if err != nil {
 		return err
@@ -104,33 +116,41 @@ func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 	if err := expect(ctx, tx, c.All); err != nil {
 		return err
 	}
+
 	handed := false
 	if last != nil {
 		handed = last.Handed && !w.gains(&last.Routes)
-		err := changeOne(ctx, tx, "end routes", sqlUntil, w.Destination, last.since, at.Head, at.Open.String(), scanner.Head, scanner.Open.String())
+		err := changeOne(ctx, tx, "end routes", sqlUntil, w.Destination, last.since, at.Head, at.Open.String(),
+			scanner.Head, scanner.Open.String())
 		if err != nil {
 			return err
 		}
 	}
+
 	if err := dropRanges(ctx, tx, w.Destination, c.Passed, scanner); err != nil {
 		return err
 	}
+
 	patterns, others := w.lists()
-	err = changeOne(ctx, tx, "begin routes", sqlRange, w.Destination, patterns, others, at.Head, at.Open.String(), handed, append([]string{}, w.Drops...))
+	err = changeOne(ctx, tx, "begin routes", sqlRange, w.Destination, patterns, others, at.Head, at.Open.String(),
+		handed, append([]string{}, w.Drops...))
 	if err != nil {
 		return err
 	}
+
 	if len(w.Drops) > 0 && last != nil {
 		if _, err := tx.Exec(ctx, sqlDrops, w.Destination, w.Drops); err != nil {
 			return fmt.Errorf("begin routes: %w", err)
 		}
 	}
+
 	return Noted(ctx, tx, w.Destination)
 }
 
 // Noted removes the expected routes of a destination, after its owner has stored them.
 func Noted(ctx context.Context, tx pgx.Tx, destination string) error {
-	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0`, destination); err != nil {
+	_, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0`, destination)
+	if err != nil {
 		return fmt.Errorf("forget expected routes: %w", err)
 	}
 	return nil
@@ -138,7 +158,8 @@ func Noted(ctx context.Context, tx pgx.Tx, destination string) error {
 
 // Begin stores the first routes of a new or forgotten destination, which does not read the ids of at.
 func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at tail.Watermark) error {
-	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, to.Destination); err != nil {
+	_, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, to.Destination)
+	if err != nil {
 		return fmt.Errorf("forget routes: %w", err)
 	}
 	c := Change{All: all, To: to, At: at, Passed: at}
@@ -147,7 +168,8 @@ func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at tail.Wate
 
 // Unhanded reports whether the destination waits for stored events that had no route before.
 func Unhanded(ctx context.Context, db querier, destination string) (is bool, err error) {
-	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_routes WHERE destination = $1 AND since > 0 AND until_head IS NULL AND NOT handed)`, destination).Scan(&is)
+	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_routes
+		WHERE destination = $1 AND since > 0 AND until_head IS NULL AND NOT handed)`, destination).Scan(&is)
 	if err != nil {
 		return false, fmt.Errorf("find events that had no route: %w", err)
 	}
@@ -157,7 +179,8 @@ func Unhanded(ctx context.Context, db querier, destination string) (is bool, err
 // Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold
 // the position of the scanner. The caller sets Span.Handed after the commit.
 func Handed(ctx context.Context, tx pgx.Tx, s *Range) error {
-	return changeOne(ctx, tx, "record handed routes", `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, s.Destination, s.since)
+	return changeOne(ctx, tx, "record handed routes", `UPDATE outbox_routes SET handed = true
+		WHERE destination = $1 AND since = $2`, s.Destination, s.since)
 }
 
 // sqlPast keeps a span for people who ask why an event was not delivered. sqlTidy bounds the past spans: none about
@@ -175,13 +198,17 @@ func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner 
 	if err != nil {
 		return err
 	}
+
 	for i := range all {
-		if s := &all[i]; s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(scanner.Head, scanner.Open) {
+		s := &all[i]
+		isPast := s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(scanner.Head, scanner.Open)
+		if isPast {
 			if err := changeOne(ctx, tx, "archive routes", sqlPast, destination, s.since); err != nil {
 				return err
 			}
 		}
 	}
+
 	return tidy(ctx, tx, destination)
 }
 
@@ -202,7 +229,8 @@ const (
 		WHERE (outbox_routes.patterns, outbox_routes.others) IS DISTINCT FROM (excluded.patterns, excluded.others)`
 	// sqlExpected removes expected routes that equal the stored ones.
 	sqlExpected = `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0 AND EXISTS (` + sqlAsNoted + `)`
-	sqlAsNoted  = `SELECT FROM outbox_routes AS n WHERE n.destination = $1 AND n.since > 0 AND n.until_head IS NULL AND n.patterns = $2 AND n.others = $3`
+	sqlAsNoted  = `SELECT FROM outbox_routes AS n WHERE n.destination = $1 AND n.since > 0 AND n.until_head IS NULL
+		AND n.patterns = $2 AND n.others = $3`
 )
 
 // expect stores the routes of all destinations whose owners have not stored them. Events without a route are handed to
@@ -215,9 +243,11 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 		batch.Queue(sqlExpect, all[i].Destination, patterns, others)
 		batch.Queue(sqlExpected, all[i].Destination, patterns, others)
 	}
+
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("store the expected routes: %w", err)
 	}
+
 	return nil
 }
 
@@ -226,8 +256,10 @@ const (
 	// returns the numbers of the copies, which the next two statements spare. The original ranges end at the new head,
 	// and keep the history below it.
 	sqlOwed = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
-		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since), patterns, others, greatest(head, $2),
-			(open + int8multirange(int8range(head, greatest(head, $2), '(]'))) * ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]'))),
+		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since),
+			patterns, others, greatest(head, $2),
+			(open + int8multirange(int8range(head, greatest(head, $2), '(]')))
+				* ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]'))),
 			until_head, until_open, handed, drops
 		FROM outbox_routes
 		WHERE destination = $1 AND since > 0 AND past IS NULL AND until_head IS NOT NULL
@@ -237,7 +269,8 @@ const (
 		WHERE destination = $1 AND since > 0 AND head < $2 AND (until_head IS NULL OR until_head > $2) AND since <> ALL($4)`
 	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2 AND since <> ALL($3)`
 	sqlAgain     = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
-		SELECT $1, $2, patterns, others, $3, $4::text::int8multirange, handed, drops FROM outbox_routes WHERE destination = $1 AND since = $5`
+		SELECT $1, $2, patterns, others, $3, $4::text::int8multirange, handed, drops
+		FROM outbox_routes WHERE destination = $1 AND since = $5`
 	sqlSkipped = `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, past)
 		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
 )
@@ -249,25 +282,31 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 	if err != nil {
 		return err
 	}
+
 	last := Newest(all)
 	if last == nil || last.Ended { // no relay has read by it yet
 		return nil
 	}
+
 	rows, err := tx.Query(ctx, sqlOwed, destination, passed.Head, passed.Open.String())
 	if err != nil {
 		return fmt.Errorf("keep the routes that have ended: %w", err)
 	}
+
 	owed, err := pgx.AppendRows([]int64{}, rows, pgx.RowTo[int64]) // never nil: <> ALL (NULL) is never true
 	if err != nil {
 		return fmt.Errorf("keep the routes that have ended: %w", err)
 	}
+
 	var newest int64
-	if err := tx.QueryRow(ctx, `SELECT max(since) FROM outbox_routes WHERE destination = $1`, destination).Scan(&newest); err != nil {
+	err = tx.QueryRow(ctx, `SELECT max(since) FROM outbox_routes WHERE destination = $1`, destination).Scan(&newest)
+	if err != nil {
 		return fmt.Errorf("begin routes again: %w", err)
 	}
 	if err := changeOne(ctx, tx, "begin routes again", sqlAgain, destination, newest+1, to.Head, to.Open.String(), last.since); err != nil {
 		return err
 	}
+
 	owed = append(owed, newest+1)
 	if _, err := tx.Exec(ctx, sqlEndSpans, destination, to.Head, to.Open.String(), owed); err != nil {
 		return fmt.Errorf("end routes: %w", err)
@@ -275,6 +314,7 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 	if _, err := tx.Exec(ctx, sqlDropSpans, destination, to.Head, owed); err != nil {
 		return fmt.Errorf("drop routes: %w", err)
 	}
+
 	return tidy(ctx, tx, destination)
 }
 

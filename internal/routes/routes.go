@@ -65,6 +65,7 @@ func (r *Routes) gains(before *Routes) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -117,12 +118,19 @@ func (s *Range) contains(id int64) bool { return !s.From.Has(id) && (!s.Ended ||
 func (s *Range) waits() bool { return s.since != expected && !s.Ended && !s.Handed }
 
 func (s *Range) equal(o *Range) bool {
-	return s.Destination == o.Destination && s.since == o.since && s.Handed == o.Handed && s.Ended == o.Ended &&
-		s.Equal(&o.Routes) && s.From.Equal(&o.From) && s.Until.Equal(&o.Until)
+	if s.Destination != o.Destination || s.since != o.since {
+		return false
+	}
+	if s.Handed != o.Handed || s.Ended != o.Ended {
+		return false
+	}
+
+	return s.Equal(&o.Routes) && s.From.Equal(&o.From) && s.Until.Equal(&o.Until)
 }
 
 // sqlRoutes reads all spans, or the spans of a destination, without past ones.
-const sqlRoutes = `SELECT destination, since, patterns, others, drops, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
+const sqlRoutes = `SELECT destination, since, patterns, others, drops, head, open::text, coalesce(until_head, 0),
+	until_open::text, until_head IS NOT NULL, handed
 FROM outbox_routes WHERE (destination = $1 OR $1 IS NULL) AND past IS NULL ORDER BY destination, since`
 
 // querier is a connection or a transaction.
@@ -138,20 +146,27 @@ func Read(ctx context.Context, db querier, destination *string) ([]Range, error)
 	if err != nil {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
+
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Range, err error) {
 		var from, until string
-		err = row.Scan(&s.Destination, &s.since, &s.Patterns, &s.Others, &s.Drops, &s.From.Head, &from, &s.Until.Head, &until, &s.Ended, &s.Handed)
+
+		err = row.Scan(&s.Destination, &s.since, &s.Patterns, &s.Others, &s.Drops,
+			&s.From.Head, &from, &s.Until.Head, &until, &s.Ended, &s.Handed)
 		if err != nil {
 			return s, err
 		}
-		if s.From.Open, err = tail.ParseRanges(from); err != nil {
+
+		s.From.Open, err = tail.ParseRanges(from)
+		if err != nil {
 			return s, err
 		}
+
 		s.Until.Open, err = tail.ParseRanges(until)
 		return s, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
+
 	return all, nil
 }

@@ -32,13 +32,17 @@ func NewTable(all []Range) Table {
 		if i == 0 || all[i].Destination != all[i-1].Destination {
 			t.readers = append(t.readers, reader{newest: -1, coming: -1})
 		}
+
 		r := &t.readers[len(t.readers)-1]
 		if all[i].since == expected {
 			r.coming = i
 			continue
 		}
-		r.ranges, r.newest = append(r.ranges, i), i
+
+		r.ranges = append(r.ranges, i)
+		r.newest = i
 	}
+
 	return t
 }
 
@@ -63,6 +67,7 @@ func (t *Table) Of(eventType string) Verdict {
 	if v, ok := t.byType[eventType]; ok {
 		return v
 	}
+
 	v := make(Verdict, len(t.ranges))
 	for i := range t.ranges {
 		v[i] = t.ranges[i].way(eventType)
@@ -70,6 +75,7 @@ func (t *Table) Of(eventType string) Verdict {
 	if len(t.byType) < rememberedTypes {
 		t.byType[eventType] = v
 	}
+
 	return v
 }
 
@@ -119,12 +125,16 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 	if v.awaits(r) {
 		latest = r.coming
 	}
-	if latest < 0 || v[latest] != here || !t.ranges[latest].From.Has(id) || t.reads(v, r, id) {
+	if latest < 0 || v[latest] != here {
+		return false
+	}
+	if !t.ranges[latest].From.Has(id) || t.reads(v, r, id) {
 		return false
 	}
 	if !read {
 		return true
 	}
+
 	passed := false
 	for _, i := range r.ranges {
 		if t.ranges[i].contains(id) {
@@ -134,6 +144,7 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 			passed = true
 		}
 	}
+
 	return passed
 }
 
@@ -151,9 +162,11 @@ func (t *Table) Due(v Verdict, id int64) (due, late bool) {
 	for i := range t.readers {
 		r := &t.readers[i]
 		if v.gets(r) && t.owed(v, r, id, read) {
-			due, late = true, late || t.ranges[r.newest].Handed
+			due = true
+			late = late || t.ranges[r.newest].Handed
 		}
 	}
+
 	return due, late
 }
 
@@ -162,10 +175,15 @@ func (t *Table) Settled(v Verdict, id int64) bool {
 	some := false
 	for i := range t.readers {
 		r := &t.readers[i]
-		if v.awaits(r) && t.ranges[r.coming].From.Head > id || v.gets(r) && t.ranges[r.newest].From.Head > id {
+		if v.awaits(r) && t.ranges[r.coming].From.Head > id {
 			return false
 		}
+		if v.gets(r) && t.ranges[r.newest].From.Head > id {
+			return false
+		}
+
 		some = some || v.gets(r)
 	}
+
 	return some
 }

@@ -35,16 +35,19 @@ func (t *Types) Wants(eventType string, gets func(eventType string) bool) bool {
 		return false
 	}
 	if !known && len(t.names) <= MaxTypes {
-		t.known[eventType], t.names = false, append(t.names, eventType)
+		t.known[eventType] = false
+		t.names = append(t.names, eventType)
 	}
 	if gets(eventType) {
 		return true
 	}
+
 	everGot := slices.ContainsFunc(t.Former, func(s Range) bool { return s.Gets(eventType) })
 	if len(t.Skip) < MaxTypes && !everGot {
 		t.known[eventType] = true
 		t.Skip = append(t.Skip, eventType)
 	}
+
 	return false
 }
 

@@ -144,10 +144,24 @@ func New(o Options) *Engine {
 	}
 
 	e.wake = wake.New(wake.Options{
-		Poll: o.Limits.PollInterval, Trigger: o.Trigger, Settle: e.settle, Changed: func(wake.State) { e.wakeAll() }, Report: func(err error) { e.report("notify", err) },
+		Poll:    o.Limits.PollInterval,
+		Trigger: o.Trigger,
+		Settle:  e.settle,
+		Changed: func(wake.State) { e.wakeAll() },
+		Report:  func(err error) { e.report("notify", err) },
 	})
 
-	leases := lease.Options{Owner: o.Owner, Program: o.Program, Create: e.create, Arrange: e.arrange, Use: e.own, Gained: e.gained, Lost: e.lost, Report: e.report, Layouts: make(map[string]string)}
+	leases := lease.Options{
+		Owner:   o.Owner,
+		Program: o.Program,
+		Create:  e.create,
+		Arrange: e.arrange,
+		Use:     e.own,
+		Gained:  e.gained,
+		Lost:    e.lost,
+		Report:  e.report,
+		Layouts: make(map[string]string),
+	}
 
 	for _, w := range e.wanted {
 		leases.Destinations = append(leases.Destinations, w.Destination)
@@ -346,7 +360,8 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 		}
 
 		if yes, err := suppressed(ctx); yes || err != nil { // by a relay whose notification was not received
-			released, silent = false, nil
+			released = false
+			silent = nil
 			return wake.Suppressed, err
 		}
 

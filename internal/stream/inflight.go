@@ -36,18 +36,22 @@ func (g *inFlight) cannotSend() bool {
 // deliverReturned hands over returned deliveries, in the order of ids: up to n from the i-th.
 func (g *inFlight) deliverReturned(i, n int) bool {
 	g.leaseInvalid = !g.pos.Valid()
+
 	g.full = g.leaseInvalid
 	if g.full {
 		return false
 	}
+
 	n = g.reserve(min(n, g.e.limits.Batch))
 	if n == 0 {
 		return false
 	}
+
 	p := g.batch()
 	some := append(p.Alloc(n), g.events.Returned[i:i+n]...)
 	g.events.Returned = slices.Delete(g.events.Returned, i, i+n)
 	g.deliver(p, some, nil, n)
+
 	return true
 }
 
@@ -64,7 +68,9 @@ func (g *inFlight) deliver(p *dispatch.Batch, all []dispatch.Delivery, unblock [
 	if g.limit != nil && len(all) > 0 {
 		to = g.limit.admit(g, all, unblock)
 	}
+
 	g.lane.Return(reserved - len(to.all))
+
 	if len(to.all) == 0 {
 		g.events.Recycle(p)
 	} else {
@@ -72,6 +78,7 @@ func (g *inFlight) deliver(p *dispatch.Batch, all []dispatch.Delivery, unblock [
 		g.events.Begin(p, to.all)
 		g.send(p, to.unblock)
 	}
+
 	for _, key := range to.held {
 		g.lane.SetRows(key, dispatch.NewRow)
 	}

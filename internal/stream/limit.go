@@ -51,6 +51,7 @@ func (limitOfAll) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
 	}
+
 	to, stay := admitted{all: all[:0]}, make(map[dispatch.Key]bool)
 	for i, d := range all {
 		if waits[i] == 0 {
@@ -60,6 +61,7 @@ func (limitOfAll) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch
 		stay[d.Key] = true
 		g.events.Return(d)
 	}
+
 	to.unblock = without(unblock, stay)
 	return to
 }
@@ -76,6 +78,7 @@ func (limitOfKeys) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatc
 	if waits == nil {
 		return admitted{all: all, unblock: unblock}
 	}
+
 	to, stay := admitted{all: all[:0]}, make(map[dispatch.Key]bool)
 	for i, d := range all {
 		inOrder := d.Key != dispatch.Key{}
@@ -84,19 +87,23 @@ func (limitOfKeys) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatc
 			to.all = append(to.all, d)
 			continue
 		}
+
 		a := dispatch.Answer{Delivery: d, Verdict: dispatch.VerdictParked}
 		if !behind {
 			a.Verdict = dispatch.VerdictQuarantined
 			a.Delay = waits[i]
 			a.Class = delivery.ClassDestination
 			a.Err = dispatch.ErrLimited
+
 			if inOrder {
 				stay[d.Key] = true
 				to.held = append(to.held, d.Key)
 			}
 		}
+
 		g.store(&a)
 	}
+
 	to.unblock = without(unblock, stay)
 	return to
 }

@@ -67,7 +67,8 @@ ORDER BY key`
 // sqlHeads reads the first row of each queue after a name, up to $3 queues, by skipping from name to name in the index.
 func sqlHeads(k rowKind) string {
 	return `WITH RECURSIVE queue(key, state, shard, n) AS (
-	(SELECT ordering_key, state, shard, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT 1)
+	(SELECT ordering_key, state, shard, 1 FROM outbox_deliveries
+		WHERE destination = $1 AND ordering_key > $2 AND ` + k.which + ` ORDER BY ordering_key, event_id LIMIT 1)
 	UNION ALL
 	SELECT d.ordering_key, d.state, d.shard, queue.n + 1
 	FROM queue CROSS JOIN LATERAL (SELECT ordering_key, state, shard FROM outbox_deliveries
@@ -107,16 +108,20 @@ func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 	case l.order.total:
 		return l.loadTotal(ctx, conn)
 	}
+
 	if err := l.release(ctx, conn); err != nil {
 		return err
 	}
+
 	l.e.loading.Add(1)
 	defer l.e.loading.Add(-1)
+
 	if l.lane.Destination().Blocks() {
 		if err := l.loadQueues(ctx, conn, deadKind(l.lane.Destination().Shards)); err != nil {
 			return err
 		}
 	}
+
 	return l.loadQueues(ctx, conn, liveKind())
 }
 
@@ -126,8 +131,10 @@ func (l *loader) loadQueues(ctx context.Context, conn *session.Conn, k rowKind) 
 	for after, walks := "", true; ; {
 		query, page := sqlHeads(k), headsPage
 		if walks {
-			query, page = sqlWalk(k), walkPage
+			query = sqlWalk(k)
+			page = walkPage
 		}
+
 		queues, last, err := l.loadPage(ctx, conn, query, after, page)
 		switch {
 		case err != nil:
@@ -135,7 +142,9 @@ func (l *loader) loadQueues(ctx context.Context, conn *session.Conn, k rowKind) 
 		case queues == 0, !walks && queues < headsPage:
 			return nil
 		}
-		after, walks = last, !walks || queues > walkPage/longQueue
+
+		after = last
+		walks = !walks || queues > walkPage/longQueue
 	}
 }
 
@@ -146,19 +155,24 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 		return 0, "", err
 	}
 	defer rows.Close()
+
 	for rows.Next() {
 		values := rows.RawValues()
-		queues, last = queues+1, string(values[0])
+		queues = queues + 1
+		last = string(values[0])
 		if l.order.unnamed(last) || string(values[2]) != strconv.Itoa(l.order.shard) {
 			continue // a dead letter with its name from a total order, or an aggregate of another shard
 		}
+
 		key := l.order.keys.Named(last)
 		l.lane.SetRows(key, dispatch.SomeRows)
+
 		if deliveries.State(values[1]) == deliveries.Parked {
 			l.stored.aggregates.Move(key, last, aggregates.Parked)
 			l.stored.readThrough = max(l.stored.readThrough, l.reader.Head())
 		}
 	}
+
 	return queues, last, rows.Err()
 }
 
@@ -169,7 +183,8 @@ func sqlTotal(o *order) string {
 	_, dead := o.rows("event_id, state", "$1", "", "1")
 	return `SELECT count(*) > 0, coalesce((array_agg(state ORDER BY event_id))[1] = 'parked', false),
 	coalesce(bool_or(state = 'parked') OR count(*) > $2, false) OR (SELECT coalesce(bool_or(ordering_key IS NULL), false) OR count(*) > $2
-		FROM (SELECT ordering_key FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' ORDER BY available_at, event_id LIMIT $2 + 1) AS r)
+		FROM (SELECT ordering_key FROM outbox_deliveries WHERE destination = $1 AND state = 'retry'
+			ORDER BY available_at, event_id LIMIT $2 + 1) AS r)
 FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $3)) AS u`
 }
 
@@ -185,10 +200,13 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
 		return nil
 	}
 
-	query, args := sqlWalk(liveKind()), []any{l.name, search.After, walkPage}
+	query := sqlWalk(liveKind())
+	args := []any{l.name, search.After, walkPage}
 	if l.order.total {
-		query, args = sqlFirstOfTotal(l.order), args[:1]
+		query = sqlFirstOfTotal(l.order)
+		args = args[:1]
 	}
+
 	found, last := false, ""
 	begin := pgx.TxOptions{BeginQuery: fmt.Sprintf("BEGIN READ ONLY; SET LOCAL statement_timeout = %d", findTimeout.Milliseconds())}
 	err := pgx.BeginTxFunc(ctx, conn, begin, func(tx pgx.Tx) error {
@@ -196,18 +214,22 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
 		if err != nil {
 			return err
 		}
+
 		var name, state string
 		var shard int
 		var id int64
 		_, err = pgx.ForEachRow(rows, []any{&name, &state, &shard, &id}, func() error {
 			last = name
+
 			isMine := !l.order.unnamed(name) && shard == l.order.shard
 			_, runs := l.stored.running[id]
 			if isMine && !runs && deliveries.State(state) == deliveries.Parked {
 				found = l.takeUp(name) || found
 			}
+
 			return nil
 		})
+
 		return err
 	})
 	switch {
@@ -221,11 +243,14 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
 	if l.order.total {
 		last = "" // it has one queue
 	}
+
 	search.Read(time.Since(began), last)
-	isLast := last == ""
-	if found && !l.order.kept || isLast && len(search.Unreleased) > 0 {
+	foundUnordered := found && !l.order.kept
+	retriesRefused := last == "" && len(search.Unreleased) > 0
+	if foundUnordered || retriesRefused {
 		return l.release(ctx, conn)
 	}
+
 	return nil
 }
 
@@ -234,13 +259,16 @@ func (l *loader) takeUp(name string) bool {
 	if !l.order.kept {
 		return true
 	}
+
 	key := l.order.keyOf(name)
 	if l.lane.Order(key).Blocked {
 		return false
 	}
+
 	l.lane.SetRows(key, dispatch.SomeRows)
 	l.stored.aggregates.Move(key, l.order.queue(name), aggregates.Parked)
 	l.stored.progress.dirty = true // the next write checks the queue
+
 	return true
 }
 
@@ -248,7 +276,8 @@ func (l *loader) takeUp(name string) bool {
 // to wait for open events. The same holds for a row without a name, which joins the queue when it is due.
 func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	var waits, first, joins bool
-	if err := conn.QueryRow(ctx, sqlTotal(l.order), l.name, walkPage, l.lane.Destination().Blocks()).Scan(&waits, &first, &joins); err != nil {
+	row := conn.QueryRow(ctx, sqlTotal(l.order), l.name, walkPage, l.lane.Destination().Blocks())
+	if err := row.Scan(&waits, &first, &joins); err != nil {
 		return fmt.Errorf("load the stored deliveries of %q: %w", l.name, err)
 	}
 	if joins && l.reader.Gaps().Len() > 0 {
@@ -257,19 +286,24 @@ func (l *loader) loadTotal(ctx context.Context, conn *session.Conn) error {
 	if !waits {
 		return nil
 	}
+
 	l.lane.SetRows(l.order.totalKey, dispatch.SomeRows)
+
 	if first {
 		l.stored.aggregates.Move(l.order.totalKey, totalName, aggregates.Parked)
 	}
+
 	return nil
 }
 
 // parkedPage are the next $4 waiting rows after a place in the order of names, and the parked ones of a shard among them.
 // CASE hides the condition from the partial indexes: by one of them a plan may read all parked rows for each row.
 const parkedPage = `WITH page AS MATERIALIZED (SELECT ordering_key, event_id, state, shard FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key IS NOT NULL AND (ordering_key, event_id) > ($2, $3) AND ` + liveRows + ` ORDER BY ordering_key, event_id LIMIT $4),
+	WHERE destination = $1 AND ordering_key IS NOT NULL AND (ordering_key, event_id) > ($2, $3)
+		AND ` + liveRows + ` ORDER BY ordering_key, event_id LIMIT $4),
 parked AS MATERIALIZED (SELECT d.event_id FROM page AS p JOIN outbox_deliveries AS d ON d.destination = $1 AND d.event_id = p.event_id
-	WHERE p.state = 'parked' AND p.shard = $5 AND CASE WHEN d.state = 'parked' AND d.shard = $5 THEN true END AND ($6::bigint[] IS NULL OR d.event_id = ANY($6))`
+	WHERE p.state = 'parked' AND p.shard = $5 AND CASE WHEN d.state = 'parked' AND d.shard = $5 THEN true END
+		AND ($6::bigint[] IS NULL OR d.event_id = ANY($6))`
 
 const (
 	// sqlUnpark makes the parked rows of a page due, or some of them: the destination no longer keeps an order. It returns
@@ -278,7 +312,8 @@ const (
 freed AS (UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
 	FROM parked AS p WHERE d.destination = $1 AND d.event_id = p.event_id RETURNING 1)
 SELECT ` + endOfPage + `, (SELECT count(*) FROM parked), (SELECT count(*) FROM freed) FROM page`
-	sqlParked = parkedPage + `) SELECT ` + endOfPage + `, (SELECT coalesce(array_agg(event_id ORDER BY event_id), '{}') FROM parked) FROM page`
+	sqlParked = parkedPage + `) SELECT ` + endOfPage + `,
+		(SELECT coalesce(array_agg(event_id ORDER BY event_id), '{}') FROM parked) FROM page`
 	endOfPage = `(array_agg(ordering_key ORDER BY ordering_key DESC, event_id DESC))[1],
 	coalesce((array_agg(event_id ORDER BY ordering_key DESC, event_id DESC))[1], 0)`
 )
@@ -290,12 +325,14 @@ func (l *loader) release(ctx context.Context, conn *session.Conn) error {
 	if !l.order.kept {
 		release = l.unpark
 	}
+
 	refused, err := release(ctx, conn)
 	if err != nil {
 		return err
 	}
 
-	before, part := l.stored.due.Restored.Unreleased, l.reportAs+", former order"
+	before := l.stored.due.Restored.Unreleased
+	part := l.reportAs + ", former order"
 	now := make(map[int64]bool, len(refused))
 	for _, r := range refused {
 		now[r.Item] = true
@@ -303,13 +340,16 @@ func (l *loader) release(ctx context.Context, conn *session.Conn) error {
 			withheld.Log(ctx, l.e.log, r.Item, l.name, r.Err)
 		}
 	}
+
 	l.stored.due.Restored.Unreleased = now
+
 	switch {
 	case len(refused) > 0:
 		l.e.report(part, &withheld.Error{Event: refused[0].Item, N: len(refused), Err: refused[0].Err})
 	case len(before) > 0:
 		l.e.accepted(part)
 	}
+
 	return nil
 }
 
@@ -328,6 +368,7 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) (refused []sess
 		key *string
 		id  int64
 	}
+
 	var next place
 	for at := (place{new(string), math.MinInt64}); at.key != nil; at = next {
 		page := []any{l.name, *at.key, at.id, walkPage, l.order.shard}
@@ -346,18 +387,23 @@ func (l *loader) unpark(ctx context.Context, conn *session.Conn) (refused []sess
 			if err == nil {
 				some, err = l.inHalves(ctx, conn, ids, write)
 			}
-			refused, next = append(refused, some...), end
+
+			refused = append(refused, some...)
+			next = end
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("release the parked deliveries of %q: %w", l.name, err)
 		}
 	}
+
 	return refused, nil
 }
 
 // totalPage are the next $2 waiting rows of a former total order after an event.
 const totalPage = `SELECT event_id FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + liveRows + ` AND event_id > $3 AND ($4::bigint[] IS NULL OR event_id = ANY($4)) ORDER BY event_id LIMIT $2`
+	WHERE destination = $1 AND ordering_key = '` + totalName + `' AND ` + liveRows + ` AND event_id > $3
+		AND ($4::bigint[] IS NULL OR event_id = ANY($4)) ORDER BY event_id LIMIT $2`
 
 // sqlUnname takes a page of rows of events without an aggregate, or some of them, out of the queue of a former total order.
 // These rows no longer wait for each other. A dead letter keeps its name, which means nothing in another order. It returns
@@ -372,6 +418,7 @@ func (l *loader) unname(ctx context.Context, conn *session.Conn) (refused []sess
 	if l.order.shard > 1 {
 		return nil, nil // the first shard unnames the rows of all shards
 	}
+
 	after := int64(math.MinInt64)
 	for {
 		var ids []int64
@@ -379,6 +426,7 @@ func (l *loader) unname(ctx context.Context, conn *session.Conn) (refused []sess
 		if err == nil {
 			ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		}
+
 		if err == nil && len(ids) > 0 {
 			from := after
 			write := func(tx pgx.Tx, some []int64) error {
@@ -386,14 +434,17 @@ func (l *loader) unname(ctx context.Context, conn *session.Conn) (refused []sess
 				err := tx.QueryRow(ctx, sqlUnname, l.name, walkPage, from, some).Scan(&locked, &changed)
 				return cmp.Or(err, session.CheckChanged("unname", changed, locked))
 			}
+
 			err = l.write(ctx, conn, func(tx pgx.Tx) error { return write(tx, ids) })
 			if session.IsOfRow(err) {
 				var some []session.Refused[int64]
 				some, err = l.inHalves(ctx, conn, ids, write)
 				refused = append(refused, some...)
 			}
+
 			after = ids[len(ids)-1]
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("release the deliveries of %q that have no aggregate: %w", l.name, err)
 		}

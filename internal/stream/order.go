@@ -31,6 +31,7 @@ func newOrder(lane dispatch.StreamLane, keys dispatch.Keys) order {
 	if d := lane.Destination(); d.Shards > 1 {
 		o.shard = 1 + d.Shard
 	}
+
 	return o
 }
 
@@ -51,6 +52,7 @@ func (o *order) of(e *delivery.Event) (key dispatch.Key) {
 	case o.total:
 		return o.totalKey
 	}
+
 	key, o.scratch = o.keys.Of(o.scratch, e)
 	return key
 }
@@ -100,7 +102,11 @@ func (o *order) nameOf(r *deliveries.Row) string {
 // comes first. A replayed dead letter waits only in a total order.
 func (o *order) leads(r *deliveries.Row) (leads, waits bool) {
 	leads = o.total || o.kept && !o.unnamed(r.Key)
-	return leads, leads && !r.First && !r.Filtered && (o.total || r.Event.Replay == 0)
+	if !leads || r.First || r.Filtered {
+		return leads, false
+	}
+
+	return leads, o.total || r.Event.Replay == 0
 }
 
 // first returns the condition that a due row d is the first of its queue. $5 tells whether dead letters block.
@@ -123,7 +129,9 @@ func (o *order) rows(columns, destination, name, limit string) (live, dead strin
 		to := ` ORDER BY destination, event_id LIMIT ` + limit + `)`
 		return from + ` AND ordering_key IS NOT NULL AND ` + liveRows + to, from + ` AND ordering_key IS NOT NULL AND ` + deadRows + to
 	}
-	from := `(SELECT ` + columns + ` FROM outbox_deliveries WHERE destination = ` + destination + ` AND ordering_key BETWEEN ` + name + ` AND ` + name + ` AND `
+
+	from := `(SELECT ` + columns + ` FROM outbox_deliveries
+		WHERE destination = ` + destination + ` AND ordering_key BETWEEN ` + name + ` AND ` + name + ` AND `
 	to := ` ORDER BY ordering_key, event_id LIMIT ` + limit + `)`
 	return from + liveRows + to, from + deadRows + to
 }

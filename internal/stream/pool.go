@@ -55,7 +55,14 @@ type pooled struct {
 const ownersAtOnce = 2
 
 func newPool(c *store.Connector, n int) *pool {
-	return &pool{connector: c, uses: make(chan struct{}, n), owners: make(chan struct{}, ownersAtOnce), lends: make(chan struct{}, 1), closed: make(chan struct{}), back: make(chan *pooled)}
+	return &pool{
+		connector: c,
+		uses:      make(chan struct{}, n),
+		owners:    make(chan struct{}, ownersAtOnce),
+		lends:     make(chan struct{}, 1),
+		closed:    make(chan struct{}),
+		back:      make(chan *pooled),
+	}
 }
 
 // idleFor is how long an unused connection stays open. The last used one is used first, so an idle relay keeps one, or
@@ -70,24 +77,29 @@ func (p *pool) take(ctx context.Context) *pooled {
 	if c := p.last(); c.conn != nil || len(p.uses)+len(p.owners)+len(p.lends) < 2 {
 		return c
 	}
+
 	timer := time.NewTimer(reuseWait)
 	defer timer.Stop()
+
 	select {
 	case c := <-p.back:
 		return c
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+
 	return p.last() // a connection may have been returned before the wait began
 }
 
 func (p *pool) last() *pooled {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	n := len(p.idle)
 	if n == 0 {
 		return &pooled{}
 	}
+
 	c := p.idle[n-1]
 	p.idle = p.idle[:n-1]
 	return c
@@ -97,6 +109,7 @@ func (p *pool) last() *pooled {
 func (p *pool) put(c *pooled) (stale *session.Conn) {
 	now := time.Now()
 	c.since = now
+
 	gone := c.conn == nil // or handed over
 	if !gone {
 		select {
@@ -105,15 +118,19 @@ func (p *pool) put(c *pooled) (stale *session.Conn) {
 		default:
 		}
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if !gone {
 		p.idle = append(p.idle, c)
 	}
+
 	if len(p.idle) > 0 && now.Sub(p.idle[0].since) > idleFor {
 		stale = p.idle[0].conn
 		p.idle = slices.Delete(p.idle, 0, 1)
 	}
+
 	return stale
 }
 
@@ -140,12 +157,15 @@ func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) er
 				return err
 			}
 		}
+
 		answer = f(c.conn)
 		if answer != nil && store.Spoiled(c.conn.Conn, answer) {
 			return answer
 		}
+
 		return nil
 	})
+
 	return cmp.Or(err, answer)
 }
 
@@ -154,20 +174,25 @@ func (p *pool) own(ctx context.Context, l *lease.Lease, f func(*session.Conn) er
 func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 	requires := lease.Requires(l.Server)
 	c.conn.Require(nil) // drop the requirement of an earlier use
+
 	err := requires(ctx, c.conn)
 	if errors.Is(err, lease.ErrMoved) && c.life != "" {
 		store.Close(ctx, c.conn.Conn)
-		c.life, c.mode = "", false
+		c.life = ""
+		c.mode = false
 		c.conn, err = p.connector.Open(ctx, roleStream)
 		if err == nil {
 			err = requires(ctx, c.conn)
 		}
 	}
+
 	if err != nil {
 		return err //nolint:wrapcheck // the error names the failed step
 	}
+
 	c.life, c.mode = l.Server, c.mode && !c.conn.IsShared()
 	c.conn.Require(requires)
+
 	return nil
 }
 
@@ -179,6 +204,7 @@ func (p *pool) holdMode(ctx context.Context, c *pooled) error {
 	} else if err := p.connector.HoldMode(ctx, c.conn.Conn, outboxsql.ModeStream, nil); err != nil {
 		return err
 	}
+
 	c.mode = true
 	return nil
 }
@@ -190,22 +216,27 @@ func (p *pool) lend(ctx context.Context, f func(context.Context, *session.Conn) 
 	err := p.with(ctx, p.lends, func(ctx context.Context, c *pooled) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, position.RoundTrip, position.ErrSlow)
 		defer cancel()
+
 		if !c.mode {
 			if err := p.holdMode(ctx, c); err != nil {
 				return err
 			}
 		}
+
 		answer = f(ctx, c.conn)
 		if answer != nil && store.Spoiled(c.conn.Conn, answer) {
 			return answer
 		}
+
 		return nil
 	})
+
 	return cmp.Or(err, answer)
 }
 
 func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Context, *pooled) error) error {
 	p.waiting.Add(1)
+
 	select {
 	case uses <- struct{}{}:
 	case <-p.closed:
@@ -215,6 +246,7 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 		p.waiting.Add(-1)
 		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
 	}
+
 	c := p.take(ctx)
 	p.waiting.Add(-1)
 	defer func() {
@@ -224,21 +256,25 @@ func (p *pool) with(ctx context.Context, uses chan struct{}, f func(context.Cont
 		}
 		<-uses
 	}()
+
 	if c.conn == nil || c.conn.IsClosed() {
 		conn, err := p.connector.Open(ctx, roleStream)
 		if err != nil {
 			return err
 		}
+
 		c.conn = conn
 		c.life = ""
 		c.mode = false
 	}
+
 	err := f(ctx, c)
 	if err != nil && !errors.Is(err, position.ErrFenced) && c.conn != nil {
 		// Reconnecting is rare and always right; resuming a half-read result is neither.
 		store.Close(ctx, c.conn.Conn)
 		c.conn = nil
 	}
+
 	return err
 }
 
@@ -256,6 +292,7 @@ func (p *pool) close(ctx context.Context) {
 	p.closing.Do(func() {
 		close(p.closed)
 		p.lends <- struct{}{} // never released
+
 		for range cap(p.owners) {
 			p.owners <- struct{}{}
 		}

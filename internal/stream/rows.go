@@ -11,7 +11,8 @@ import "github.com/notifyd/notifyd/internal/deliveries"
 func sqlDue(limit int, o *order) string {
 	return `SELECT ` + deliveries.Columns(limit) + `, ` + o.first() + `
 FROM (SELECT * FROM outbox_deliveries
-	WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND available_at <= least(now(), $6::timestamptz) AND (available_at, event_id) > ($2, $3)
+	WHERE destination = $1` + o.mine() + ` AND state = 'retry' AND available_at <= least(now(), $6::timestamptz)
+		AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d
 ` + deliveries.Event(limit)
 }

@@ -104,8 +104,18 @@ func newShard(e *Engine, lane dispatch.StreamLane, p position.Position) *shard {
 // forReplay returns the shard's interface to a replay.
 func (sh *shard) forReplay() replay.Shard {
 	s := replay.Shard{
-		Outbox: sh.e.Outbox, Lane: sh.lane, Keys: sh.e.keys, Limits: sh.e.limits, Writers: sh.e.writers, Log: sh.e.log,
-		Gets: sh.gets, Passes: sh.passes, Valid: sh.pos.Valid, Wake: sh.poke, Changed: func() { sh.progress.dirty = true }, Write: sh.writeOwned,
+		Outbox:  sh.e.Outbox,
+		Lane:    sh.lane,
+		Keys:    sh.e.keys,
+		Limits:  sh.e.limits,
+		Writers: sh.e.writers,
+		Log:     sh.e.log,
+		Gets:    sh.gets,
+		Passes:  sh.passes,
+		Valid:   sh.pos.Valid,
+		Wake:    sh.poke,
+		Changed: func() { sh.progress.dirty = true },
+		Write:   sh.writeOwned,
 	}
 
 	if sh.limit != nil {
@@ -115,12 +125,16 @@ func (sh *shard) forReplay() replay.Shard {
 }
 
 // reset returns the memory of the shard to the state after a take-over.
-
 func (sh *shard) reset(head int64, open tail.Ranges) {
-	sh.reader, sh.from = tail.NewReader(head, open, sh.e.writers), head
+	sh.reader = tail.NewReader(head, open, sh.e.writers)
+	sh.from = head
 
-	sh.inFlight.events, sh.stored, sh.progress = flight.New(sh.pos.Valid, sh.poke), newStored(&sh.common, &sh.order, &sh.progress), progress{}
-	sh.next, sh.types, sh.former = next{gapWait: firstGapPoll}, routes.NewTypes(), sh.pos.Former
+	sh.inFlight.events = flight.New(sh.pos.Valid, sh.poke)
+	sh.stored = newStored(&sh.common, &sh.order, &sh.progress)
+	sh.progress = progress{}
+	sh.next = next{gapWait: firstGapPoll}
+	sh.types = routes.NewTypes()
+	sh.former = sh.pos.Former
 
 	sh.checkAt = time.Time{}
 	sh.routed = false
@@ -194,8 +208,8 @@ func (sh *shard) openExact(ctx context.Context) error {
 	if sh.exact.Opened() {
 		return nil
 	}
-	// First, because Open moves the position to the copy.
 
+	// First, because Open moves the position to the copy.
 	err := sh.e.pool.use(ctx, &sh.pos.Lease, func(conn *session.Conn) error { return sh.checkIDs(ctx, conn) })
 	if err != nil {
 		return err
@@ -206,7 +220,8 @@ func (sh *shard) openExact(ctx context.Context) error {
 		return err
 	}
 
-	sh.reader, sh.from = tail.NewReader(at.Head, at.Open, sh.e.writers), at.Head
+	sh.reader = tail.NewReader(at.Head, at.Open, sh.e.writers)
+	sh.from = at.Head
 	return nil
 }
 
@@ -246,7 +261,9 @@ func (sh *shard) restart(ctx context.Context) error {
 
 	counted := sh.progress
 	sh.reset(sh.pos.Head, sh.pos.Open)
-	sh.progress.acknowledged, sh.progress.written, sh.progress.saves = counted.acknowledged, counted.acknowledged, counted.saves
+	sh.progress.acknowledged = counted.acknowledged
+	sh.progress.written = counted.acknowledged
+	sh.progress.saves = counted.saves
 
 	sh.lane.Own(sh.poke)
 	return nil
@@ -370,7 +387,6 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 }
 
 // work works for as long as there is anything to do.
-
 func (sh *shard) work(ctx context.Context, conn *session.Conn) error {
 	began := time.Now()
 	defer func() { sh.reader.Wait() }()
@@ -421,7 +437,12 @@ func (sh *shard) collect() {
 	acknowledged, changed := sh.inFlight.events.Take(sh.answered)
 	sh.progress.acknowledged += acknowledged
 
-	replayed := sh.replay.Take(func(a *dispatch.Answer, row deliveries.Entry) { sh.stored.settle(a, entry{Entry: row, replayed: true}) }, sh.exact.NoteReturned)
+	replayed := sh.replay.Take(func(a *dispatch.Answer, row deliveries.Entry) {
+		sh.stored.settle(a, entry{
+			Entry:    row,
+			replayed: true,
+		})
+	}, sh.exact.NoteReturned)
 
 	sh.progress.dirty = sh.progress.dirty || changed || replayed
 }
@@ -511,7 +532,8 @@ func (sh *shard) heldFrom() int64 {
 
 // unheld returns how many of the returned deliveries may go.
 func (sh *shard) unheld() int {
-	n, _ := slices.BinarySearchFunc(sh.inFlight.events.Returned, sh.heldFrom(), func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) })
+	byID := func(d dispatch.Delivery, id int64) int { return cmp.Compare(d.Event.ID, id) }
+	n, _ := slices.BinarySearchFunc(sh.inFlight.events.Returned, sh.heldFrom(), byID)
 	return n
 }
 
@@ -519,8 +541,12 @@ func (sh *shard) unheld() int {
 // all be bad events, and the good ones behind them. With exactly once, more events to choose among would be more ids in
 // the copy of the position.
 func (sh *shard) fewToChoose(n int) bool {
+	if sh.order.total || sh.exact != nil {
+		return false
+	}
+
 	among, ok := sh.lane.Chooses()
-	return ok && n < among && !sh.order.total && sh.exact == nil
+	return ok && n < among
 }
 
 // holdsMany reports whether only the first gap must be read: events wait behind it, and the returned deliveries fill a
@@ -594,7 +620,8 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 
 	sh.setFull(b.Full)
 	capacity := sh.e.memory() - sh.inFlight.events.Bytes - b.Bytes
-	if b.Full && reserved == sh.e.limits.Batch && capacity > 0 && sh.mayReadAhead() {
+	isFull := b.Full && reserved == sh.e.limits.Batch
+	if isFull && capacity > 0 && sh.mayReadAhead() {
 		q := sh.query(ctx, reserved)
 		q.Bytes = min(q.Bytes, capacity)
 		sh.reader.Begin(ctx, conn, q) // runs while this batch is handed over
@@ -646,7 +673,8 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 	}
 
 	q := sh.query(ctx, reserved)
-	announced, sh.readLittle = sh.hint.Swap(false), q.Reach == tail.ReachFirstGap
+	announced = sh.hint.Swap(false)
+	sh.readLittle = q.Reach == tail.ReachFirstGap
 	b, err = sh.reader.Read(ctx, conn, q)
 	return announced, b, err
 }
@@ -654,8 +682,13 @@ func (sh *shard) nextBatch(ctx context.Context, conn *session.Conn, reserved int
 // query returns a read of up to n events.
 func (sh *shard) query(ctx context.Context, n int) tail.Query {
 	q := tail.Query{
-		Shard: sh.tailShard(),
-		Limit: n, Rows: skipAhead * n, Bytes: sh.e.limits.Bytes, EventBytes: sh.e.limits.EventBytes, Skip: sh.types.Skip, Assigned: sh.e.last.Load(),
+		Shard:      sh.tailShard(),
+		Limit:      n,
+		Rows:       skipAhead * n,
+		Bytes:      sh.e.limits.Bytes,
+		EventBytes: sh.e.limits.EventBytes,
+		Skip:       sh.types.Skip,
+		Assigned:   sh.e.last.Load(),
 	}
 
 	switch {
@@ -715,13 +748,27 @@ func (sh *shard) deliver(b *tail.Batch, reserved int) {
 		e.Outbox = sh.e.Outbox
 		e.Attempt = 1
 		if b.Delays != nil && b.Delays[i] > 0 {
-			late := deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Retry, Delay: b.Delays[i], Own: true}
+			late := deliveries.Entry{
+				Ref:       deliveries.Ref{EventID: e.ID},
+				EventType: e.Type,
+				State:     deliveries.Retry,
+				Delay:     b.Delays[i],
+				Own:       true,
+			}
 			sh.stored.pending.put(entry{Entry: late, fresh: true, available: b.Clock.After(b.Delays[i])})
 			continue
 		}
 
 		if sh.stored.storesUntried(e.ID) {
-			sh.stored.addPending(entry{Entry: deliveries.Entry{Ref: deliveries.Ref{EventID: e.ID}, EventType: e.Type, State: deliveries.Parked, Key: sh.order.name(e)}, fresh: true}, sh.order.totalKey)
+			sh.stored.addPending(entry{
+				Entry: deliveries.Entry{
+					Ref:       deliveries.Ref{EventID: e.ID},
+					EventType: e.Type,
+					State:     deliveries.Parked,
+					Key:       sh.order.name(e),
+				},
+				fresh: true,
+			}, sh.order.totalKey)
 			sh.stored.aggregates.Move(sh.order.totalKey, totalName, aggregates.Parked)
 			continue
 		}
@@ -834,7 +881,8 @@ func (sh *shard) saveSnapshot(ctx context.Context, conn *session.Conn, c snapsho
 		sh.stored.nothingWithheld()
 	}
 
-	if ok && session.IsOfRow(err) && !w.empty() && !conn.IsClosed() {
+	refusesRow := session.IsOfRow(err) && !conn.IsClosed()
+	if ok && refusesRow && !w.empty() {
 		delta, err = 0, sh.saveInHalves(ctx, conn, err)
 	}
 
@@ -1156,9 +1204,18 @@ func (sh *shard) publish() {
 	gaps := sh.reader.Gaps()
 	open := int64(sh.inFlight.events.Count() + len(sh.stored.pending.fresh(false)))
 	sh.figures.Store(&observe.PositionStats{
-		Destination: sh.name, Shard: sh.pos.Shard, Loading: !sh.loaded, Head: sh.reader.Head(), Open: open, Gaps: sh.e.possible(gaps), Ranges: int64(gaps.Len()),
-		OldestGap: sh.reader.GapStats().Oldest, Delivered: uint64(max(0, sh.progress.acknowledged)), Saved: sh.progress.saves, SavedAt: sh.progress.at,
-		OpenRanges: int64(sh.progress.ranges),
+		Destination: sh.name,
+		Shard:       sh.pos.Shard,
+		Loading:     !sh.loaded,
+		Head:        sh.reader.Head(),
+		Open:        open,
+		Gaps:        sh.e.possible(gaps),
+		Ranges:      int64(gaps.Len()),
+		OldestGap:   sh.reader.GapStats().Oldest,
+		Delivered:   uint64(max(0, sh.progress.acknowledged)),
+		Saved:       sh.progress.saves,
+		SavedAt:     sh.progress.at,
+		OpenRanges:  int64(sh.progress.ranges),
 	})
 }
 

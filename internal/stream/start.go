@@ -27,13 +27,18 @@ func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missin
 	if err != nil {
 		return fmt.Errorf("create positions: %w", err)
 	}
+
 	for _, m := range created {
 		if m.beyond {
 			log.WarnContext(ctx, "start_from is above the last id: the destination begins with the next event",
 				"destination", m.destination, "start_from", m.from.ID, "last", m.head)
 		}
-		log.InfoContext(ctx, "destination begins", "destination", observe.PositionName(m.destination), "from", cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning}).String(), "head", m.head)
+
+		from := cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning})
+		log.InfoContext(ctx, "destination begins",
+			"destination", observe.PositionName(m.destination), "from", from.String(), "head", m.head)
 	}
+
 	return nil
 }
 
@@ -56,41 +61,52 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 	if _, err := tx.Exec(ctx, sqlCreating); err != nil {
 		return nil, fmt.Errorf("serialize with other relays: %w", err)
 	}
+
 	var s starts
 	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read where destinations start: %w", err)
 	}
+
 	for i := range missing {
 		p, err := s.position(ctx, tx, &missing[i], missing)
 		if err != nil {
 			return nil, err
 		}
+
 		tag, err := tx.Exec(ctx, `INSERT INTO outbox_positions (destination, head, open, sequence, seen, seen_at)
-			SELECT $1, $2, $3::text::int8multirange, $4, pg_snapshot_xmax(pg_current_snapshot()), CASE WHEN $4 = $5 THEN clock_timestamp() ELSE m.changed_at END
+			SELECT $1, $2, $3::text::int8multirange, $4, pg_snapshot_xmax(pg_current_snapshot()),
+				CASE WHEN $4 = $5 THEN clock_timestamp() ELSE m.changed_at END
 			FROM outbox_mode AS m ON CONFLICT DO NOTHING`,
 			p.destination, p.head, p.open.String(), p.sequence, s.sequence)
 		if err != nil {
 			return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
 		}
+
 		if tag.RowsAffected() == 0 { // another relay was first
 			var rows int64
-			if err := tx.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE destination = $1`, p.destination).Scan(&rows); err != nil {
+			row := tx.QueryRow(ctx, `SELECT count(*) FROM outbox_positions WHERE destination = $1`, p.destination)
+			if err := row.Scan(&rows); err != nil {
 				return nil, fmt.Errorf("find the position of %q: %w", p.destination, err)
 			}
 			if err := session.CheckChanged("create a position", rows, 1); err != nil {
 				return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
 			}
+
 			continue
 		}
+
 		created = append(created, p)
+
 		if p.destination == "" {
 			continue
 		}
+
 		// Immediately: until the routes are stored, the unrouted scanner treats the destination's events as unrouted.
 		if err := p.storeRoutes(ctx, tx, all, missing[i].Wanted); err != nil {
 			return nil, fmt.Errorf("store the routes of %q: %w", p.destination, err)
 		}
 	}
+
 	return created, nil
 }
 
@@ -105,12 +121,14 @@ type starts struct {
 
 func (s *starts) read(ctx context.Context, tx pgx.Tx) error {
 	var open string
+
 	err := tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
 		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+pgschema.Sequence+` AS now) AS s`).
 		Scan(&s.origin.Head, &open, &s.originSequence, &s.sequence, &s.last, &s.first)
 	if err != nil {
 		return err
 	}
+
 	s.origin.Open, err = tail.ParseRanges(open)
 	return err
 }
@@ -129,9 +147,11 @@ func (s *starts) position(ctx context.Context, tx pgx.Tx, w *Wanted, missing []W
 		p.open = s.origin.Open
 		p.sequence = s.originSequence
 	default:
-		p.from, p.head = engine.Start{Kind: engine.StartNow}, s.last
+		p.from = engine.Start{Kind: engine.StartNow}
+		p.head = s.last
 		p.open, err = uncommitted(ctx, tx, s.last)
 	}
+
 	return p, err
 }
 
@@ -156,6 +176,7 @@ func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing
 	p.head = s.origin.Head
 	p.open = s.origin.Open
 	p.sequence = s.originSequence
+
 	lowest := s.last
 	chosen := false
 	for i := range missing {
@@ -166,17 +187,22 @@ func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing
 		case w.Start.Kind == engine.StartDefault:
 			return nil
 		}
+
 		head, err := s.chosen(ctx, tx, w.Start)
 		if err != nil {
 			return err
 		}
-		lowest, chosen = min(lowest, head), true
+
+		lowest = min(lowest, head)
+		chosen = true
 	}
+
 	if s.first && chosen && lowest > s.origin.Head {
 		p.head = lowest
 		p.open = nil
 		p.sequence = s.sequence
 	}
+
 	return nil
 }
 
@@ -201,7 +227,8 @@ const (
 
 	// sqlUncommitted returns the ids up to $1, and above $2, that the unrouted scanner has not passed, and that are not
 	// visible.
-	sqlUncommitted = `WITH unread AS (SELECT (open + int8multirange(int8range(head, greatest(head, $1), '(]'))) * int8multirange(int8range($2, $1, '(]')) AS ids
+	sqlUncommitted = `WITH unread AS (SELECT
+		(open + int8multirange(int8range(head, greatest(head, $1), '(]'))) * int8multirange(int8range($2, $1, '(]')) AS ids
 	FROM outbox_positions WHERE destination = '' AND $1 > $2)
 SELECT (u.ids - coalesce((SELECT range_agg(int8range(e.id, e.id, '[]')) FROM unnest(u.ids) AS g
 	CROSS JOIN LATERAL (SELECT id FROM outbox_events WHERE id >= lower(g) AND id < upper(g)) AS e), '{}'))::text FROM unread AS u`
@@ -212,6 +239,7 @@ SELECT (u.ids - coalesce((SELECT range_agg(int8range(e.id, e.id, '[]')) FROM unn
 // read, so all events that were committed by then are visible to it.
 func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error) {
 	var text string
+
 	err := tx.QueryRow(ctx, sqlUncommitted, last, max(0, last-searched)).Scan(&text)
 	switch {
 	case isNoRows(err):
@@ -219,6 +247,7 @@ func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error
 	case err != nil:
 		return nil, fmt.Errorf("find the ids of open transactions: %w", err)
 	}
+
 	all, err := tail.ParseRanges(text)
 	return all[max(0, len(all)-maxUncommitted):], err
 }
@@ -273,12 +302,14 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read where destinations start: %w", err)
 	}
+
 	for i := range wanted {
 		w := &wanted[i]
 		b := Beginning{Destination: w.Destination, Returns: true}
 		var head int64
 		var open string
 		var isMissed bool
+
 		err := tx.QueryRow(ctx, sqlPosition, w.Destination).Scan(&head, &b.AtMost, &open, &isMissed)
 		if err != nil && !isNoRows(err) {
 			return nil, fmt.Errorf("find the position of %q: %w", w.Destination, err)
@@ -293,7 +324,8 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 			if err != nil {
 				return nil, err
 			}
-			b.From, b.Returns = p.from, false
+			b.From = p.from
+			b.Returns = false
 			head, open = p.head, p.open.String()
 		case !isMissed:
 			continue
@@ -302,6 +334,7 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 		if err := b.count(ctx, tx, head, open, limit); err != nil {
 			return nil, fmt.Errorf("count the kept events: %w", err)
 		}
+
 		all = append(all, b)
 	}
 
@@ -314,10 +347,10 @@ func (b *Beginning) count(ctx context.Context, tx pgx.Tx, head int64, open strin
 	if err != nil {
 		return err
 	}
+
 	var k KeptEvents
 	_, err = pgx.ForEachRow(rows, []any{&k.Type, &k.Count, &k.First, &b.AtLeast}, func() error {
 		b.Kept = append(b.Kept, k)
-
 		return nil
 	})
 	if err != nil || !b.Returns {

@@ -49,7 +49,13 @@ type readRow struct {
 
 func newStored(c *common, o *order, l *progress) stored {
 	return stored{
-		common: c, order: o, progress: l, running: make(map[int64]readRow), aggregates: aggregates.New(), due: deliveries.NewDueSearch(), withheld: withheld.NewSet[writes](),
+		common:     c,
+		order:      o,
+		progress:   l,
+		running:    make(map[int64]readRow),
+		aggregates: aggregates.New(),
+		due:        deliveries.NewDueSearch(),
+		withheld:   withheld.NewSet[writes](),
 	}
 }
 
@@ -82,6 +88,7 @@ func (s *stored) pendingWritten() {
 	if s.pending.then&searches != 0 {
 		s.due.By(time.Now())
 	}
+
 	s.pending = writes{}
 }
 
@@ -89,6 +96,7 @@ func (s *stored) pendingWritten() {
 func (s *stored) withhold(w writes) {
 	s.withheld.Rows.join(w)
 	s.withheld.Wait()
+
 	for _, r := range w.rows {
 		s.withheld.Hold(s.order.queue(r.Key), r.EventID)
 	}
@@ -154,6 +162,7 @@ func (s *stored) nameOf(a *dispatch.Answer) string {
 	case a.Row && !s.order.unnamed(r.key):
 		return r.key
 	}
+
 	return s.order.name(a.Event)
 }
 
@@ -172,6 +181,7 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 	out.EventType = a.Event.Type
 	out.Failures = a.Failures
 	out.Delay = a.Delay
+
 	if a.Err != nil {
 		out.Class, out.Err = a.Class.String(), a.Err.Error()
 	}
@@ -181,6 +191,7 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 	case dispatch.VerdictDelivered, dispatch.VerdictExpired:
 		if a.Row {
 			s.pending.remove(id)
+
 			if a.Event.DeadLetter != nil {
 				s.pending.then |= searches
 			}
@@ -188,16 +199,20 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 				s.pending.acked = append(s.pending.acked, id)
 			}
 		}
+
 	case dispatch.VerdictParked:
 		s.aggregates.Move(a.Key, name, aggregates.Parked)
+
 		if a.Row && s.running[id].state == deliveries.Parked {
 			delete(s.running, id) // its row is already right
 			return
 		}
+
 		out.State = deliveries.Parked
 		out.Class = ""
 		out.Err = ""
 		out.Delay = 0
+
 	case dispatch.VerdictDead:
 		out.State, out.ReportTo = deliveries.Dead, s.lane.Destination().OnDead.To
 	default:
@@ -223,7 +238,6 @@ const (
 )
 
 // mustWrite reports whether the pending rows must be written before more rows are read.
-
 func (s *stored) mustWrite() bool {
 	limit := maxPending
 	if s.untried {
@@ -238,6 +252,7 @@ func (s *stored) readDue(ctx context.Context, conn *session.Conn, n int) (all []
 	if s.untried {
 		n = min(n, maxUntried)
 	}
+
 	n = s.rowSize.Rows(n, s.e.limits.Bytes)
 
 	began := time.Now()
@@ -245,7 +260,8 @@ func (s *stored) readDue(ctx context.Context, conn *session.Conn, n int) (all []
 	var cut bool
 
 	retreated, err := wire.Retreat(n, s.e.limits.EventBytes, func(c wire.Care) (err error) {
-		all, cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order), s.name, after.At, after.ID, c.Rows, s.lane.Destination().Blocks(), upto)
+		all, cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlDue(c.EventBytes, s.order),
+			s.name, after.At, after.ID, c.Rows, s.lane.Destination().Blocks(), upto)
 		return err
 	})
 
@@ -262,6 +278,7 @@ func (s *stored) readDue(ctx context.Context, conn *session.Conn, n int) (all []
 		row := &all[len(all)-1]
 		last = &deliveries.Cursor{At: row.At, ID: row.Event.ID}
 	}
+
 	s.due.Read(time.Since(began), last)
 	return all, retreated || cut || len(all) == n, nil
 }
@@ -277,6 +294,7 @@ func (s *stored) saw(all []deliveries.Row, err error) {
 	for i := range all {
 		size += flight.EventSize(&all[i].Event)
 	}
+
 	s.rowSize.Saw(len(all), size)
 }
 
@@ -290,18 +308,22 @@ func (s *stored) endSearch(ctx context.Context, conn *session.Conn) (more bool, 
 	var us *int64
 	end := s.due.End()
 	poll := s.e.limits.PollInterval
+
 	err = conn.QueryRow(ctx, sqlNextDue(s.order), s.name, end.At, end.ID, poll.Microseconds()).Scan(&now, &us)
 	if err != nil {
 		return false, fmt.Errorf("find when deliveries of %q are due: %w", s.name, err)
 	}
+
 	wait := poll
 	if us != nil {
 		wait = min(wait, time.Duration(*us)*time.Microsecond)
 	}
+
 	if wait <= 0 {
 		s.due.Resume(end)
 		return true, nil // a row has become due since the read
 	}
+
 	return s.due.Reached(time.Now(), now, wait), nil
 }
 
@@ -316,8 +338,12 @@ const (
 func (s *stored) unwritten(rows []deliveries.Row) bool {
 	return slices.ContainsFunc(rows, func(r deliveries.Row) bool {
 		leads, waits := s.order.leads(&r)
-		_, is := s.running[r.Event.ID]
-		return leads && !waits && !is && s.aggregates.Unwritten(s.order.keyOf(r.Key))
+		_, runs := s.running[r.Event.ID]
+		if runs || !leads || waits {
+			return false
+		}
+
+		return s.aggregates.Unwritten(s.order.keyOf(r.Key))
 	})
 }
 
@@ -334,6 +360,7 @@ func (s *stored) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.
 	if _, is := s.running[r.Event.ID]; is {
 		return all // it is running, or was until a moment ago
 	}
+
 	s.filter(r)
 	leads, waits := s.order.leads(r)
 	key, name := s.order.keyOf(r.Key), s.order.queue(r.Key)
@@ -345,14 +372,17 @@ func (s *stored) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.
 		s.addPending(entry{Entry: waiting}, key)
 		s.markRunning(r)
 		s.aggregates.Move(key, name, aggregates.Parked)
+
 		// A delivery in flight may end the queue: its answer must report that rows wait behind it.
 		s.lane.SetRows(key, dispatch.SomeRows)
 		s.progress.dirty = true
 		return all
 	}
+
 	if r.Filtered && leads && s.lane.Order(key).Blocked {
 		s.aggregates.Move(key, name, aggregates.Finished) // other rows may wait behind it
 	}
+
 	return s.take(all, r, leads)
 }
 
@@ -362,39 +392,60 @@ func (s *stored) filter(r *deliveries.Row) {
 		return
 	}
 	passes, refused := s.passes(&r.Event, r.Refused)
-	r.Filtered, r.Refused = !passes, refused
+	r.Filtered = !passes
+	r.Refused = refused
 }
 
 // take converts a row into a delivery, and appends it to all. A row whose event is missing is due later. A filtered row
 // is removed.
 func (s *stored) take(all []dispatch.Delivery, r *deliveries.Row, leads bool) []dispatch.Delivery {
 	s.markRunning(r)
+
 	if r.Missing {
 		later := r.Entry(s.name, deliveries.Retry)
-		later.Delay, later.Class, later.Err = s.e.missing.Met(s.name, r.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
+		later.Delay = s.e.missing.Met(s.name, r.Event.ID)
+		later.Class = engine.ClassMissing
+		later.Err = engine.ErrMissing.Error()
+
 		key := s.order.keyOf(r.Key)
 		s.addPending(entry{Entry: later}, key)
 		if leads && key != (dispatch.Key{}) {
 			// The row may have been restored while the shard was at work, with others of its aggregate behind it.
 			s.lane.SetRows(key, dispatch.SomeRows)
 		}
+
 		s.progress.dirty = true
 		return all
 	}
+
 	if r.Filtered {
 		s.pending.remove(r.Event.ID)
 		s.progress.dirty = true
 		return all
 	}
-	d := dispatch.Delivery{Event: &r.Event, Refused: r.Refused, Failures: r.Failures, Row: true, Leads: leads, Since: s.failures, Delayed: r.Delay != 0, Waited: true}
+
+	d := dispatch.Delivery{
+		Event:    &r.Event,
+		Refused:  r.Refused,
+		Failures: r.Failures,
+		Row:      true,
+		Leads:    leads,
+		Since:    s.failures,
+		Delayed:  r.Delay != 0,
+		Waited:   true,
+	}
 	if !r.Lasts() && !replay.IsKey(r.Key) { // replayed events do not expire
 		d.Expires = s.lane.Destination().Expires(r.Written, r.Available())
 	}
-	r.Event.Destination, r.Event.Outbox = s.name, s.e.Outbox
+
+	r.Event.Destination = s.name
+	r.Event.Outbox = s.e.Outbox
+
 	d.Key = s.order.keyOf(r.Key)
 	if s.order.unnamed(r.Key) {
 		d.Key = s.order.of(&r.Event) // the row is now in the queue of its aggregate
 	}
+
 	return append(all, d)
 }
 
@@ -405,26 +456,31 @@ func (s *stored) checkParked(ctx context.Context, conn *session.Conn, holds func
 	if s.readThrough > 0 {
 		return nil
 	}
+
 	toCheck := s.aggregates.ToCheck(func(k dispatch.Key) bool { return s.lane.Order(k).Busy }, holds)
 	for some := range slices.Chunk(toCheck, headsPage) {
 		names := make([]string, len(some))
 		for i, g := range some {
 			names[i] = g.Name
 		}
+
 		rows, err := conn.Query(ctx, sqlUnblocked(s.order), s.name, names, s.lane.Destination().Blocks())
 		if err != nil {
 			return fmt.Errorf("check the stored deliveries of %q: %w", s.name, err)
 		}
+
 		free, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return fmt.Errorf("check the stored deliveries of %q: %w", s.name, err)
 		}
+
 		slices.Sort(free)
 		for _, g := range some {
 			_, is := slices.BinarySearch(free, g.Name)
 			s.aggregates.Checked(g, is)
 		}
 	}
+
 	return nil
 }
 
@@ -444,6 +500,7 @@ func (s *stored) readFirst(ctx context.Context, conn *session.Conn, n int) (read
 		read, err = s.readSome(ctx, conn, some[:min(len(some), c.Rows)], c)
 		return err
 	})
+
 	s.saw(read.rows, err)
 	if err != nil {
 		read.of, err = nil, fmt.Errorf("read the stored deliveries of %q: %w", s.name, err)
@@ -451,16 +508,22 @@ func (s *stored) readFirst(ctx context.Context, conn *session.Conn, n int) (read
 	for _, g := range some[len(read.of):] {
 		s.aggregates.Move(g.Key, g.Name, aggregates.Free)
 	}
+
 	return read, err
 }
 
 func (s *stored) readSome(ctx context.Context, conn *session.Conn, some []*aggregates.Aggregate, c wire.Care) (read firstRows, err error) {
-	read.of, read.per = some, min(maxPerQueue, c.Rows/len(some))
+	read.of = some
+	read.per = min(maxPerQueue, c.Rows/len(some))
+
 	names := make([]string, len(some))
 	for i, g := range some {
 		names[i] = g.Name
 	}
-	read.rows, read.cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlQueueHeads(c.EventBytes, s.order), s.name, names, read.per, s.lane.Destination().Blocks())
+
+	read.rows, read.cut, err = deliveries.Read(ctx, conn, s.e.limits, c.Why, sqlQueueHeads(c.EventBytes, s.order),
+		s.name, names, read.per, s.lane.Destination().Blocks())
+
 	return read, err
 }
 
@@ -473,11 +536,14 @@ func (s *stored) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []
 		for n < len(rows) && s.order.queue(rows[n].Key) == g.Name {
 			n++
 		}
+
 		before := len(all)
 		var waits bool
 		all, waits = s.takeRows(all, rows[:n])
 		rows = rows[n:]
-		whole := n < read.per && (!read.cut || len(rows) > 0) && !s.aggregates.Unwritten(g.Key)
+
+		isCut := read.cut && len(rows) == 0
+		whole := n < read.per && !isCut && !s.aggregates.Unwritten(g.Key)
 		switch {
 		case waits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
@@ -489,6 +555,7 @@ func (s *stored) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []
 			s.progress.dirty = true
 		}
 	}
+
 	return all, unblock
 }
 
@@ -497,10 +564,14 @@ func (s *stored) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []
 func (s *stored) takeRows(all []dispatch.Delivery, rows []deliveries.Row) (_ []dispatch.Delivery, waits bool) {
 	for i := range rows {
 		r := &rows[i]
-		if _, is := s.running[r.Event.ID]; is || r.State == deliveries.Dead || r.State == deliveries.Retry && !r.Due {
+		_, runs := s.running[r.Event.ID]
+		waitsForTime := r.State == deliveries.Retry && !r.Due
+		if runs || waitsForTime || r.State == deliveries.Dead {
 			return all, true
 		}
+
 		s.filter(r)
+
 		all = s.take(all, r, true)
 		if r.Missing {
 			return all, true

@@ -84,11 +84,22 @@ func idsOf(all []unroutedEvent) []int64 {
 
 func newUnroutedScanner(e *Engine, p position.Position) *unroutedScanner {
 	r := &unroutedScanner{
-		e: e, pos: p, wake: make(chan struct{}, 1), withheld: withheld.NewSet[[]unroutedEvent](), reader: tail.NewReader(p.Head, p.Open, e.writers), covered: math.MinInt64,
-		routes: routes.NewTable(nil), skipped: make(map[string]bool), warned: make(map[string]bool), gapWait: routerGapPoll, late: make(map[int64]bool),
+		e:        e,
+		pos:      p,
+		wake:     make(chan struct{}, 1),
+		withheld: withheld.NewSet[[]unroutedEvent](),
+		reader:   tail.NewReader(p.Head, p.Open, e.writers),
+		covered:  math.MinInt64,
+		routes:   routes.NewTable(nil),
+		skipped:  make(map[string]bool),
+		warned:   make(map[string]bool),
+		gapWait:  routerGapPoll,
+		late:     make(map[int64]bool),
 	}
+
 	r.hint.Store(true)
 	r.figures.Store(&observe.PositionStats{Head: p.Head})
+
 	return r
 }
 
@@ -96,14 +107,14 @@ func (r *unroutedScanner) stats() observe.PositionStats { return *r.figures.Load
 
 // wakeUp reports that there may be events to read, and with seek that routes may have changed. It never blocks.
 func (r *unroutedScanner) wakeUp(seek bool) {
-	if seek {
-		r.seek.Store(true)
-	}
 	// Events without a route are not urgent: the next poll finds them.
 	if !seek {
 		return
 	}
+
+	r.seek.Store(true)
 	r.hint.Store(true)
+
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -117,6 +128,7 @@ const reportScanner = "unrouted scanner"
 func (r *unroutedScanner) run(ctx context.Context) error {
 	pauses := store.NewPauses()
 	defer r.e.accepted(reportScanner)
+
 	for ctx.Err() == nil {
 		err := r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.work(ctx, conn) })
 		r.publish()
@@ -134,8 +146,10 @@ func (r *unroutedScanner) run(ctx context.Context) error {
 			}
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSaveWithin)
 	defer cancel()
+
 	r.pos.WriteWhole()
 	return r.e.pool.use(ctx, &r.pos.Lease, func(conn *session.Conn) error { return r.save(ctx, conn) })
 }
@@ -148,17 +162,21 @@ func (r *unroutedScanner) wait(ctx context.Context) {
 	case r.dirty:
 		next = earlier(next, r.savedAt.Add(saveEvery))
 	}
+
 	if len(r.withheld.Rows) > 0 {
 		next = earlier(next, r.withheld.Until())
 	}
+
 	if scan, ok := r.reader.NextScan(); ok {
 		if pause := r.savedAt.Add(followEvery); scan.Before(pause) && !r.destinationWaits() {
 			scan = pause // no destination waits for the gaps
 		}
 		next = earlier(next, scan)
 	}
+
 	timer := time.NewTimer(max(0, time.Until(next)))
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-r.wake:
@@ -211,12 +229,14 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 			return err
 		}
 
-		if full && (r.e.Polling() || r.e.loading.Load() > 0) && !r.destinationWaits() {
+		othersRead := r.e.Polling() || r.e.loading.Load() > 0
+		if full && othersRead && !r.destinationWaits() {
 			r.pause(ctx, routerShare*time.Since(began))
 		}
 
-		due := len(r.withheld.Rows) > 0 && !time.Now().Before(r.withheld.Until())
-		if due || r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
+		retriesWithheld := len(r.withheld.Rows) > 0 && !time.Now().Before(r.withheld.Until())
+		saveIsDue := r.dirty && time.Since(r.savedAt) >= saveEvery
+		if retriesWithheld || saveIsDue || len(r.pending) >= maxPending {
 			if err := r.save(ctx, conn); err != nil {
 				return err
 			}
@@ -226,6 +246,7 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 	if err := r.handOut(ctx, conn); err != nil {
 		return err
 	}
+
 	return r.findWriters(ctx, conn)
 }
 
@@ -234,12 +255,15 @@ func (r *unroutedScanner) findWriters(ctx context.Context, conn *session.Conn) e
 	if !r.reader.NeedsScan(time.Now()) {
 		return nil
 	}
+
 	l, err := r.e.writers.Scan(ctx, conn, r.pos.Server)
 	if err != nil {
 		return err
 	}
+
 	r.reader.Apply(l)
 	r.nextAt = time.Now()
+
 	return nil
 }
 
@@ -264,6 +288,7 @@ func (r *unroutedScanner) follow() (did bool) {
 			did = r.reader.Follow(s.Seen) || did
 		}
 	}
+
 	r.dirty = r.dirty || did
 	return did
 }
@@ -323,6 +348,7 @@ const (
 func (r *unroutedScanner) pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-r.wake:
@@ -336,13 +362,17 @@ func (r *unroutedScanner) load(ctx context.Context, conn *session.Conn) error {
 	if err != nil {
 		return err
 	}
+
 	r.loaded = time.Now()
+
 	if !r.routes.Is(all) {
 		r.routes = routes.NewTable(all)
 		r.rescan = true
 		r.covered = math.MinInt64
-		r.skip, r.skipped = nil, make(map[string]bool)
+		r.skip = nil
+		r.skipped = make(map[string]bool)
 	}
+
 	return nil
 }
 
@@ -351,16 +381,24 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 	r.hint.Store(false)
 	r.readAt = time.Now()
 	head := r.reader.Head()
-	b, err := r.reader.Read(ctx, conn, tail.Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip, Assigned: r.e.last.Load()})
+	b, err := r.reader.Read(ctx, conn, tail.Query{
+		Limit:      routerBatch * r.e.limits.Batch,
+		Bytes:      r.e.limits.Bytes,
+		EventBytes: r.e.limits.EventBytes,
+		Skip:       r.skip,
+		Assigned:   r.e.last.Load(),
+	})
 	if err != nil {
 		r.reader = r.reader.After(r.reader.Head(), r.reader.Gaps())
 		return false, err
 	}
+
 	for i := range b.Events {
 		e := &b.Events[i]
 		if r.skipped[e.Type] {
 			continue
 		}
+
 		if v := r.routes.Of(e.Type); r.routes.Unrouted(v, e.ID) {
 			r.pending = append(r.pending, unroutedEvent{id: e.ID, eventType: e.Type})
 			if due, late := r.routes.Due(v, e.ID); due {
@@ -373,28 +411,36 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 			}
 		}
 	}
+
 	for i := range b.Events {
 		r.maySkip(b.Events[i].Type)
 	}
 	if !b.Full {
 		r.extendHead()
 	}
+
 	r.covered = max(r.covered, b.Last)
 	if !b.Full {
 		r.covered = r.reader.Head()
 	}
+
 	gapIDs := r.reader.Gaps().IDs()
-	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs
+	if b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs {
+		r.dirty = true
+	}
 	r.gapIDs = gapIDs
 	wait := r.e.limits.PollInterval
+
 	if r.reader.Gaps().Len() > 0 {
 		wait = min(wait, r.gapWait)
 		r.gapWait = min(2*r.gapWait, r.e.limits.PollInterval)
 	} else {
 		r.gapWait = routerGapPoll
 	}
+
 	r.nextAt = time.Now().Add(wait)
 	r.e.began()
+
 	return b.Full, nil
 }
 
@@ -407,9 +453,11 @@ func (r *unroutedScanner) extendHead() {
 			head = max(head, to.From.Head)
 		}
 	}
+
 	if head == r.reader.Head() {
 		return
 	}
+
 	open := r.reader.Gaps()
 	open.Add(tail.Range{From: r.reader.Head() + 1, To: head})
 	r.reader = tail.NewReader(head, open, r.e.writers)
@@ -433,6 +481,7 @@ func (r *unroutedScanner) maySkip(eventType string) {
 	if r.skipped[eventType] || len(r.skip) >= routes.MaxTypes || !r.routes.Settled(r.routes.Of(eventType), lowest) {
 		return
 	}
+
 	r.skipped[eventType] = true
 	r.skip = append(r.skip, eventType)
 }
@@ -451,12 +500,17 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 				r.pending = append(r.pending, e)
 			}
 		}
-		r.dirty, r.rescan = true, true // their types may have gained a route
+
+		r.dirty = true
+		r.rescan = true // their types may have gained a route
 	}
+
 	if !r.dirty {
 		return nil
 	}
+
 	withheldBefore := len(r.withheld.Rows)
+
 	err := r.write(ctx, conn, r.pending, nil)
 	if session.IsOfRow(err) && len(r.pending) > 0 && !conn.IsClosed() {
 		err = r.saveInHalves(ctx, conn, err)
@@ -464,11 +518,13 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 	if err != nil {
 		return wholeOf(err)
 	}
+
 	r.e.report(reportScanner, nil)
 	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
 	r.pending, r.savedAt = nil, time.Now()
 	r.saves++
 	r.endWithheld()
+
 	return nil
 }
 
@@ -497,12 +553,15 @@ func (r *unroutedScanner) withhold(ctx context.Context, conn *session.Conn, refu
 	case len(r.withheld.Rows)+len(refused) > withheld.Max:
 		return fmt.Errorf("%w: %w", withheld.ErrTooMany, refused[0].Err)
 	}
+
 	for _, one := range refused {
 		r.withheld.Name(ctx, r.e.log, one.Item.id, "", one.Err)
 		r.withheld.Rows = append(r.withheld.Rows, one.Item)
 	}
+
 	r.withheld.Wait()
 	r.e.report(reportScanner+", single events", &withheld.Error{Event: refused[0].Item.id, N: len(r.withheld.Rows), Err: refused[0].Err})
+
 	return session.ForgetIgnored(ctx, conn.Conn, refused[0].Err)
 }
 
@@ -516,21 +575,26 @@ func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, o
 		case len(rows) == 0:
 			return nil
 		}
+
 		ids, types := idsOf(rows), make([]string, len(rows))
 		for i, p := range rows {
 			types[i] = p.eventType
 		}
+
 		tag, err := tx.Exec(ctx, sqlUnrouted, ids, types)
 		if err == nil && tag.RowsAffected() < int64(len(ids)) { // some have rows, or a write was ignored
 			var stored int64
-			err = tx.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries WHERE event_id = ANY($1::bigint[]) AND destination = ''`, ids).Scan(&stored)
+			err = tx.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries
+				WHERE event_id = ANY($1::bigint[]) AND destination = ''`, ids).Scan(&stored)
 			if err == nil && stored < int64(len(ids)) {
 				err = &session.IgnoredError{Statement: "store events without a route", Rows: int64(len(ids)), Changed: stored}
 			}
 		}
+
 		if err != nil {
 			return fmt.Errorf("store events without a route: %w", err)
 		}
+
 		return nil
 	})
 }
@@ -543,6 +607,7 @@ func (r *unroutedScanner) open(some []unroutedEvent) tail.Ranges {
 			open.Add(tail.Range{From: e.id, To: e.id})
 		}
 	}
+
 	return open
 }
 
@@ -559,7 +624,8 @@ func (r *unroutedScanner) publish() {
 const handBatch = 2000
 
 // sqlWaiting reads a page of rows without a route, in the order of ids.
-const sqlWaiting = deliveries.SQLUnroutedPage + `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
+const sqlWaiting = deliveries.SQLUnroutedPage + `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''),
+	coalesce(e.aggregate_id, ''), e.id IS NULL
 FROM page AS d LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
 // sqlDecided reads rows of a former queue that are due and have no destination yet.
@@ -572,11 +638,14 @@ LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 // missing then, because a trigger has ignored their write. NOT IN compares by a hash; a join may compare each row with each
 // other, for many seconds. OFFSET 0 makes the second condition a search by the primary key, for the few rows that are left.
 func sqlHand() string {
-	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards FROM outbox_positions GROUP BY destination HAVING max(shards) > 1),
-p AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)),
+	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards
+	FROM outbox_positions GROUP BY destination HAVING max(shards) > 1),
+p AS MATERIALIZED (SELECT *
+	FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)),
 made AS (INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, shard)
 	SELECT p.id, p.destination, p.type, p.state, nullif(p.key, ''),
-		coalesce((SELECT 1 + ` + pgschema.Hash("e.") + ` % n.shards FROM n, outbox_events AS e WHERE n.destination = p.destination AND e.id = p.id),
+		coalesce((SELECT 1 + ` + pgschema.Hash("e.") + ` % n.shards FROM n, outbox_events AS e
+			WHERE n.destination = p.destination AND e.id = p.id),
 			(SELECT 1 FROM n WHERE n.destination = p.destination), 0)
 	FROM p ON CONFLICT DO NOTHING RETURNING event_id, destination)
 SELECT count(*) FROM (SELECT p.id, p.destination FROM p WHERE (p.id, p.destination) NOT IN (SELECT event_id, destination FROM made) OFFSET 0) AS other
@@ -596,10 +665,12 @@ func (r *unroutedScanner) handOut(ctx context.Context, conn *session.Conn) error
 			return err
 		}
 	}
+
 	moved, err := r.handStored(ctx, conn)
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
+
 	finished, err := r.finish(ctx, conn)
 	if err != nil {
 		return err
@@ -607,6 +678,7 @@ func (r *unroutedScanner) handOut(ctx context.Context, conn *session.Conn) error
 	if moved || finished {
 		return r.e.announce(ctx, conn)
 	}
+
 	return nil
 }
 
@@ -619,19 +691,23 @@ func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (m
 			if err != nil {
 				return moved, err
 			}
+
 			some, err := r.handTypes(ctx, conn, types)
 			moved = moved || some
 			if err != nil {
 				return moved, err
 			}
+
 			page = next
 			if page == "" || ctx.Err() != nil {
 				break
 			}
 		}
+
 		r.rescan = ctx.Err() != nil
 		r.endWithheld()
 	}
+
 	for ctx.Err() == nil {
 		all, err := r.hand(ctx, conn, sqlDecided, handBatch)
 		if err != nil {
@@ -640,8 +716,10 @@ func (r *unroutedScanner) handStored(ctx context.Context, conn *session.Conn) (m
 		if len(all.read) == 0 {
 			break
 		}
+
 		moved = true
 	}
+
 	return moved, nil
 }
 
@@ -652,7 +730,8 @@ func (r *unroutedScanner) handTypes(ctx context.Context, conn *session.Conn, typ
 		if err != nil || all.rows == 0 {
 			return moved, err
 		}
-		moved, after = moved || len(all.read) > 0, all.last
+		moved = moved || len(all.read) > 0
+		after = all.last
 	}
 	return moved, nil
 }
@@ -678,11 +757,14 @@ func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query st
 			halvesErr = r.withhold(ctx, conn, refused, err)
 			r.dirty = true
 		}
+
 		err = halvesErr
 	}
+
 	if err != nil {
 		return all, fmt.Errorf("hand out events that had no route: %w", wholeOf(err))
 	}
+
 	return all, nil
 }
 
@@ -694,6 +776,7 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(nil), 0); err != nil || !ok {
 			return wholeError{cmp.Or(err, position.ErrFenced)}
 		}
+
 		rows, err := tx.Query(ctx, query, args...)
 		if err != nil {
 			return wholeError{err}
@@ -706,15 +789,19 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &missing}, func() error {
 			all.rows++
 			all.last = e.ID
+
 			if slices.Contains(withheld, e.ID) || only != nil && !slices.Contains(only, e.ID) {
 				return nil
 			}
+
 			all.read = append(all.read, unroutedEvent{id: e.ID, eventType: e.Type, stored: true})
+
 			if missing {
 				all.missing, all.delays = append(all.missing, e.ID), append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
 			} else {
 				r.addRows(&all, &e, query == sqlDecided)
 			}
+
 			return nil
 		})
 		if err != nil {
@@ -723,6 +810,7 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 		if len(all.read) == 0 {
 			return nil
 		}
+
 		return all.write(ctx, tx)
 	})
 	if err == nil {
@@ -730,12 +818,14 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 			delete(r.late, e.id)
 		}
 	}
+
 	return all, err
 }
 
 // write inserts the rows of the destinations, and deletes those without one.
 func (h *handover) write(ctx context.Context, tx pgx.Tx) error {
 	read := idsOf(h.read)
+
 	var ignored, left int64
 	if err := tx.QueryRow(ctx, sqlHand(), h.ids, h.names, h.types, h.states, h.keys).Scan(&ignored); err != nil {
 		return err
@@ -743,11 +833,13 @@ func (h *handover) write(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, sqlUndecided, h.kept); err != nil {
 		return err
 	}
+
 	if len(h.missing) > 0 {
 		if _, err := tx.Exec(ctx, sqlMissing, h.missing, h.delays, engine.ClassMissing, engine.ErrMissing.Error()); err != nil {
 			return err
 		}
 	}
+
 	_, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`,
 		read, append(h.kept, h.missing...)) // kept is never nil
 	if err != nil {
@@ -757,6 +849,7 @@ func (h *handover) write(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.QueryRow(ctx, sqlNotHanded, read, h.kept, h.missing).Scan(&left); err != nil {
 		return err
 	}
+
 	return session.CheckChanged("hand out", 0, ignored+left)
 }
 
@@ -793,19 +886,23 @@ func (r *unroutedScanner) addRows(all *handover, e *delivery.Event, decided bool
 	if !r.routes.Gotten(v) || !decided && r.routes.Awaited(v) {
 		all.kept = append(all.kept, e.ID)
 	}
+
 	key := dispatch.OrderingKey(e)
 	for to := range r.routes.Takers(v, e.ID) {
 		if !decided && to.Handed && !r.late[e.ID] {
 			continue
 		}
+
 		state := deliveries.Retry
 		if key != "" && !to.Handed {
 			state = deliveries.Parked
 		}
+
 		all.ids = append(all.ids, e.ID)
 		all.names = append(all.names, to.Destination)
 		all.types = append(all.types, e.Type)
-		all.states, all.keys = append(all.states, string(state)), append(all.keys, key)
+		all.states = append(all.states, string(state))
+		all.keys = append(all.keys, key)
 	}
 }
 
@@ -829,7 +926,9 @@ func (r *unroutedScanner) finish(ctx context.Context, conn *session.Conn) (finis
 		case err != nil:
 			return finished, fmt.Errorf("finish handing out: %w", err)
 		}
-		to.Handed, finished = true, true
+
+		to.Handed = true
+		finished = true
 	}
 	return finished, nil
 }
@@ -856,6 +955,7 @@ func (r *unroutedScanner) away(ctx context.Context, tx pgx.Tx, to *routes.Range)
 	if err := tx.QueryRow(ctx, `SELECT outbox_away()::text`).Scan(&text); err != nil {
 		return false, err
 	}
+
 	away, err := tail.ParseRanges(text)
 	return err == nil && !to.From.Within(head, gaps.And(away)), err
 }

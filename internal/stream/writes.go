@@ -95,16 +95,19 @@ func (w *writes) of(events []int64) (part writes) {
 			part.put(r)
 		}
 	}
+
 	for _, id := range w.removed {
 		if is(id) {
 			part.remove(id)
 		}
 	}
+
 	for _, id := range w.acked {
 		if is(id) {
 			part.acked = append(part.acked, id)
 		}
 	}
+
 	return part
 }
 
@@ -148,6 +151,7 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 		// After a crash an event may be read that already has a row: the row stays as it is.
 		expect(batch.Queue(deliveries.SQLPutNew, append(deliveries.Args(fresh, encoding, 0, 0), shard)...), len(fresh))
 	}
+
 	if len(old) > 0 {
 		put := batch.Queue(deliveries.SQLPutKeyed, append(deliveries.Args(old, encoding, 0, 0), shard)...)
 		put.Exec(func(tag pgconn.CommandTag) error {
@@ -179,9 +183,11 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 			err = deliveries.CheckReports(ctx, tx, reported)
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("store deliveries of %q: %w", destination, err)
 	}
+
 	return nil
 }
 
@@ -197,7 +203,8 @@ const sqlIgnored = `SELECT
 	+ (SELECT count(*) FROM unnest($3::bigint[]) AS p(id) WHERE p.id <> ALL($4::bigint[])
 		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = p.id AND d.destination = $1
 			AND (d.state || '' = 'dead' OR d.xmin = pg_current_xact_id()::xid)))
-	+ (SELECT count(*) FROM unnest($4::bigint[]) AS p(id) WHERE EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = p.id AND d.destination = $1))`
+	+ (SELECT count(*) FROM unnest($4::bigint[]) AS p(id)
+		WHERE EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = p.id AND d.destination = $1))`
 
 // checkIgnored returns an error if a trigger or a rule has ignored writes of the transaction.
 func checkIgnored(ctx context.Context, tx pgx.Tx, destination string, fresh, old []deliveries.Entry, removed []int64) error {
@@ -214,6 +221,7 @@ func checkIgnored(ctx context.Context, tx pgx.Tx, destination string, fresh, old
 	if err != nil || ignored == 0 {
 		return err
 	}
+
 	rows := int64(len(fresh) + len(old) + len(removed))
 	return &session.IgnoredError{Statement: "put or remove", Rows: rows, Changed: rows - ignored}
 }

@@ -83,6 +83,7 @@ func (s shape) name() string {
 	if s.shard {
 		name += "_shard"
 	}
+
 	if s.beyond {
 		name += "_beyond"
 	}
@@ -92,6 +93,7 @@ func (s shape) name() string {
 	if s.limit < 0 {
 		name += fmt.Sprint("_careful", -s.limit)
 	}
+
 	return name
 }
 
@@ -118,7 +120,9 @@ func (s shape) ended(source string) string {
 	if s.gaps {
 		n += 2
 	}
-	return `SELECT ` + source + fmt.Sprintf(` FROM (SELECT WHERE EXISTS (SELECT FROM pg_current_snapshot() AS now, unnest($%d::bigint[]) AS x
+
+	return `SELECT ` + source + fmt.Sprintf(` FROM (SELECT WHERE EXISTS
+		(SELECT FROM pg_current_snapshot() AS now, unnest($%d::bigint[]) AS x
 			WHERE pg_visible_in_snapshot(x::text::xid8, now))) AS ended LEFT JOIN outbox_events ON false
 		UNION ALL `, n)
 }
@@ -148,24 +152,36 @@ func (s shape) statement() string {
 	if s.shard {
 		return s.statementOfShard(append(columns, `hash`))
 	}
+
 	if s.skip {
 		wanted := `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (`
 		return wanted + s.rows(sqlSkip+`, `+wire.EventBytes(limit, " AND event_type <> ALL($4::text[])")+` AS bytes`) + `) AS e`
 	}
-	return `SELECT id, ` + strings.Join(columns, ", ") + ` FROM (` + s.rows(wire.EventSource+`, `+wire.EventBytes(limit, "")+` AS bytes`) + `) AS e`
+
+	return `SELECT id, ` + strings.Join(columns, ", ") + `
+		FROM (` + s.rows(wire.EventSource+`, `+wire.EventBytes(limit, "")+` AS bytes`) + `) AS e`
 }
 
 // statementOfShard returns the statement of a shard. The list of skipped types may be empty.
 func (s shape) statementOfShard(columns []string) string {
 	hash := pgschema.Hash("")
 	source := wire.EventSource + `, event_type = ANY($4::text[]) OR ` + hash + ` % $5::bigint <> $6::bigint AS skip, ` +
-		wire.EventBytes(s.limit, ` AND event_type <> ALL($4::text[]) AND `+hash+` % $5::bigint = $6::bigint`) + ` AS bytes, ` + hash + ` AS hash`
-	return `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END FROM (` + s.rows(source) + `) AS e`
+		wire.EventBytes(s.limit, ` AND event_type <> ALL($4::text[])
+			AND `+hash+` % $5::bigint = $6::bigint`) + ` AS bytes, ` + hash + ` AS hash`
+	return `SELECT id, CASE WHEN NOT skip THEN ` + strings.Join(columns, ` END, CASE WHEN NOT skip THEN `) + ` END
+		FROM (` + s.rows(source) + `) AS e`
 }
 
 // shape returns the shape of the fetch's statement.
 func (p *fetch) shape() shape {
-	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, shard: p.query.Shard.Of > 0, beyond: p.upto > max(p.head, p.query.Assigned), waits: len(p.xids) > 0, limit: p.query.EventBytes}
+	return shape{
+		gaps:   len(p.gaps) > 0,
+		skip:   len(p.query.Skip) > 0,
+		shard:  p.query.Shard.Of > 0,
+		beyond: p.upto > max(p.head, p.query.Assigned),
+		waits:  len(p.xids) > 0,
+		limit:  p.query.EventBytes,
+	}
 }
 
 // read runs the statement of its shape. If an event cannot be read, it reads fewer, and then that event alone without
@@ -176,7 +192,9 @@ func (p *fetch) read(ctx context.Context, conn *session.Conn, g *gaps, statement
 	retreat := func() error {
 		_, err := wire.Retreat(p.limit, p.query.EventBytes, func(c wire.Care) error {
 			*p = begin
-			p.limit, p.query.EventBytes, p.refused = c.Rows, c.EventBytes, c.Why
+			p.limit = c.Rows
+			p.query.EventBytes = c.EventBytes
+			p.refused = c.Why
 			return p.run(ctx, conn, g, statement(p.shape()))
 		})
 		return err
@@ -189,13 +207,16 @@ func (p *fetch) read(ctx context.Context, conn *session.Conn, g *gaps, statement
 		err = retreat()
 		p.ended = true
 	}
+
 	p.took = time.Since(began)
 	return err
 }
 
 // reachEvery makes the fetch read all that its query reaches.
 func (p *fetch) reachEvery() {
-	p.gaps, p.above, p.xids = p.every, p.head, nil
+	p.gaps = p.every
+	p.above = p.head
+	p.xids = nil
 	if n := len(p.gaps); n > 0 && p.query.Reach == ReachFirstGap {
 		p.upto = p.gaps[n-1].To
 	}
@@ -203,42 +224,52 @@ func (p *fetch) reachEvery() {
 
 // run runs the statement of its shape, within a bounded time. It does not end with ctx.
 func (p *fetch) run(ctx context.Context, conn *session.Conn, g *gaps, sql string) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
+	late := fmt.Errorf("the database did not answer within %v", readTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, late)
 	defer cancel()
+
 	params := [][]byte{wire.Int8(p.above), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
 	formats := wire.EventFormats()
+
 	if shard := p.query.Shard; shard.Of > 0 {
 		params = append(params, wire.TextArray(p.query.Skip), wire.Int8(int64(shard.Of)), wire.Int8(int64(shard.Number)))
 		formats = append(formats, wire.Binary)
 	} else if len(p.query.Skip) > 0 {
 		params = append(params, wire.TextArray(p.query.Skip))
 	}
+
 	if len(p.gaps) > 0 {
 		low, high := g.params(p.gaps)
 		params = append(params, low, high)
 	}
+
 	if len(p.xids) > 0 {
 		params = append(params, wire.AppendInt8Array(nil, p.xids))
 	}
+
 	begin := ""
 	if p.holds {
 		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 	}
+
 	return conn.Raw(ctx, begin, p.shape().name(), func(name string) error {
 		if p.holds {
 			if err := p.hold(ctx, conn); err != nil {
 				return err
 			}
 		}
+
 		prepared, err := conn.Prepare(ctx, name, sql) // once per connection, if it is direct
 		if err != nil {
 			return err
 		}
+
 		rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), formats)
 		err = p.take(rows)
 		if _, cerr := rows.Close(); cerr != nil { // it reads to the end
 			return cerr
 		}
+
 		return err
 	})
 }
@@ -256,10 +287,12 @@ func (p *fetch) hold(ctx context.Context, conn *session.Conn) error {
 	if err != nil || string(results[len(results)-1].Rows[0][0]) == "f" {
 		return err
 	}
+
 	results, err = conn.PgConn().Exec(ctx, `SELECT outbox_away()`).ReadAll()
 	if err != nil {
 		return err
 	}
+
 	p.detached, err = ParseRanges(string(results[0].Rows[0][0]))
 	return err
 }
@@ -267,14 +300,21 @@ func (p *fetch) hold(ctx context.Context, conn *session.Conn) error {
 func (p *fetch) take(rows *pgconn.ResultReader) error {
 	for rows.NextRow() {
 		row := rows.Values()
-		if p.ended = p.ended || row[wire.ColumnID] == nil; p.ended {
+
+		p.ended = p.ended || row[wire.ColumnID] == nil
+		if p.ended {
 			continue
 		}
+
 		n := wire.Size(row)
-		p.rows, p.size = p.rows+1, p.size+n
-		if p.truncated = p.truncated || p.full(row, n); p.truncated {
+		p.rows++
+		p.size += n
+
+		p.truncated = p.truncated || p.full(row, n)
+		if p.truncated {
 			continue // read the rest without processing it
 		}
+
 		id, err := wire.DecodeInt8(row[wire.ColumnID])
 		if err != nil {
 			return err
@@ -282,10 +322,12 @@ func (p *fetch) take(rows *pgconn.ResultReader) error {
 		if err := p.place(id); err != nil {
 			return err
 		}
+
 		p.batch.Seen++
 		if row[wire.ColumnType] == nil {
 			continue
 		}
+
 		p.batch.Bytes += n
 		if err := p.keep(id, row); err != nil {
 			return err
@@ -305,6 +347,7 @@ func (p *fetch) place(id int64) error {
 	if id <= p.last {
 		return fmt.Errorf("%w: %d came after %d", ErrOrder, id, p.last)
 	}
+
 	p.last = id
 	if id > p.head {
 		if id > p.head+1 {
@@ -313,12 +356,14 @@ func (p *fetch) place(id int64) error {
 		p.head = id
 		return nil
 	}
+
 	for len(p.gaps) > 0 && p.gaps[0].To < id {
 		p.gaps = p.gaps[1:]
 	}
 	if len(p.gaps) == 0 || p.gaps[0].From > id {
 		return fmt.Errorf("%w: %d is in no gap", ErrOrder, id)
 	}
+
 	p.hits = append(p.hits, id)
 	return nil
 }
@@ -329,6 +374,7 @@ func (p *fetch) keep(id int64, row [][]byte) error {
 	if err := p.decoder.Decode(&b.Events[len(b.Events)-1], row); err != nil {
 		return err
 	}
+
 	b.Clock = p.decoder.Clock
 	if err := cmp.Or(p.refused, wire.TooLarge(row[wire.ColumnBytes], p.query.EventBytes)); err != nil {
 		if b.Refused == nil {
@@ -336,6 +382,7 @@ func (p *fetch) keep(id int64, row [][]byte) error {
 		}
 		b.Refused[id] = err
 	}
+
 	if p.query.Shard.Of > 0 {
 		hash, err := wire.DecodeInt8(row[wire.EventWidth])
 		if err != nil {
@@ -343,6 +390,7 @@ func (p *fetch) keep(id int64, row [][]byte) error {
 		}
 		b.Hashes = append(b.Hashes, hash)
 	}
+
 	if row[wire.ColumnDelay] != nil {
 		wait, err := wire.DecodeDelay(row[wire.ColumnDelay])
 		if err != nil {
@@ -351,9 +399,11 @@ func (p *fetch) keep(id int64, row [][]byte) error {
 		if b.Delays == nil {
 			b.Delays = make([]time.Duration, len(b.Events)-1, cap(b.Events))
 		}
+
 		b.Delays = append(b.Delays, wait)
 	} else if b.Delays != nil {
 		b.Delays = append(b.Delays, 0)
 	}
+
 	return nil
 }

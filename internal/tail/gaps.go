@@ -86,6 +86,7 @@ func (g *gaps) add(ranges []Range, m *gapGroup) {
 		if a.gapGroup == nil {
 			continue
 		}
+
 		var known []Range
 		for len(ranges) > 0 && ranges[0].From <= a.To {
 			known = append(known, Range{ranges[0].From, min(ranges[0].To, a.To)})
@@ -95,8 +96,12 @@ func (g *gaps) add(ranges []Range, m *gapGroup) {
 			}
 			ranges = ranges[1:]
 		}
+
 		part := *m
-		part.writers, part.xids, part.listed, part.clearAt = a.writers, a.xids, a.listed, a.clearAt
+		part.writers = a.writers
+		part.xids = a.xids
+		part.listed = a.listed
+		part.clearAt = a.clearAt
 		g.addGroup(known, &part)
 	}
 	g.addGroup(ranges, m)
@@ -110,6 +115,7 @@ func (g *gaps) addGroup(ranges []Range, m *gapGroup) {
 	for _, r := range ranges {
 		g.all = append(g.all, gap{r, m})
 	}
+
 	g.groups = append(g.groups, m)
 	g.low = nil
 }
@@ -121,6 +127,7 @@ func (g *gaps) toRead() (some []gap, xids []int64) {
 			xids = append(xids, m.xids...)
 		}
 	}
+
 	if xids == nil {
 		return g.all, nil
 	}
@@ -130,6 +137,7 @@ func (g *gaps) toRead() (some []gap, xids []int64) {
 			some = append(some, a)
 		}
 	}
+
 	slices.Sort(xids)
 	return some, slices.Compact(xids)
 }
@@ -140,11 +148,13 @@ func (g *gaps) stopWaiting() {
 	for _, m := range g.groups {
 		m.xids = nil
 	}
+
 	for _, a := range g.assigned {
 		if a.gapGroup != nil {
 			a.xids = nil
 		}
 	}
+
 	g.above = gap{}
 }
 
@@ -158,6 +168,7 @@ func (g *gaps) first(began uint64) int {
 	case n == 0:
 		return 1
 	}
+
 	return n
 }
 
@@ -173,6 +184,7 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 	if len(hits) == 0 && !g.anyDead(began) {
 		return 0
 	}
+
 	var absent []*gapGroup
 	left := make([]gap, 0, len(g.all)+len(hits))
 	keep := func(piece gap) {
@@ -188,6 +200,7 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 			left = append(left, piece)
 		}
 	}
+
 	for _, a := range g.all {
 		for ; len(hits) > 0 && hits[0] <= a.To; hits = hits[1:] {
 			keep(gap{Range{a.From, hits[0] - 1}, a.gapGroup})
@@ -195,11 +208,15 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 		}
 		keep(a)
 	}
-	g.all, g.low = left, nil
+
+	g.all = left
+	g.low = nil
 	g.groups = slices.DeleteFunc(g.groups, func(m *gapGroup) bool { return m.lastLeft != began })
+
 	for _, m := range absent {
 		m.clearAt = 0
 	}
+
 	return dead
 }
 
@@ -207,10 +224,12 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 func (g *gaps) end(horizon int64) {
 	left := g.all[:0]
 	for _, a := range g.all {
-		if a.From = max(a.From, horizon+1); a.From <= a.To && horizon < math.MaxInt64 {
+		a.From = max(a.From, horizon+1)
+		if a.From <= a.To && horizon < math.MaxInt64 {
 			left = append(left, a)
 		}
 	}
+
 	g.set(left)
 }
 
@@ -226,6 +245,7 @@ func (g *gaps) keep(above int64, some Ranges) {
 			left = append(left, gap{Range{max(a.From, some[i].From), min(a.To, some[i].To)}, a.gapGroup})
 		}
 	}
+
 	g.set(left)
 }
 
@@ -235,7 +255,9 @@ func (g *gaps) set(left []gap) {
 	for _, a := range left {
 		kept[a.gapGroup] = true
 	}
-	g.all, g.low = left, nil
+
+	g.all = left
+	g.low = nil
 	g.groups = slices.DeleteFunc(g.groups, func(m *gapGroup) bool { return !kept[m] })
 }
 
@@ -250,12 +272,16 @@ func (g *gaps) apply(l *WriterScan) {
 		now := first
 		if len(m.writers) > 0 {
 			var known bool
-			if now, known = rest[&m.writers[0]]; !known {
+			now, known = rest[&m.writers[0]]
+			if !known {
 				now = l.remain(m.writers)
 				rest[&m.writers[0]] = now
 			}
 		}
-		m.writers, m.xids = now.writers, now.xids
+
+		m.writers = now.writers
+		m.xids = now.xids
+
 		if now.changed {
 			m.listed = l.ended
 		}
@@ -263,16 +289,20 @@ func (g *gaps) apply(l *WriterScan) {
 			m.clearAt = l.ended
 		}
 	}
+
 	for _, m := range g.groups {
 		if m.clearAt == 0 && m.found < l.began {
 			apply(m)
 		}
 	}
+
 	g.join()
 	if l.assigned < max(g.assigned[0].To, g.assigned[1].To) { // someone may have set the sequence back
 		g.assigned = [2]gap{}
 	}
+
 	g.applyAbove(l, apply)
+
 	// Keep the writers of an earlier scan until all have ended: while transactions overlap, no scan is empty.
 	for range 2 {
 		if g.assigned[1].gapGroup == nil {
@@ -281,6 +311,7 @@ func (g *gaps) apply(l *WriterScan) {
 		if apply(g.assigned[1].gapGroup); g.assigned[1].clearAt == 0 {
 			break
 		}
+
 		g.assigned = [2]gap{g.assigned[1], {}}
 	}
 }
@@ -294,17 +325,22 @@ func (g *gaps) join() {
 		if !m.waits() {
 			return false
 		}
+
 		key := string(wire.AppendInt8Array(nil, m.xids))
 		first := groups[key]
 		if first == nil {
 			groups[key] = m
 			return false
 		}
+
 		// Each search followed the last change of its list, so the later one follows both.
-		first.listed, first.searched = max(first.listed, m.listed), max(first.searched, m.searched)
+		first.listed = max(first.listed, m.listed)
+		first.searched = max(first.searched, m.searched)
 		into[m] = first
+
 		return true
 	})
+
 	if len(into) == 0 {
 		return
 	}
@@ -321,9 +357,12 @@ func (g *gaps) applyAbove(l *WriterScan, apply func(*gapGroup)) {
 	if l.assigned < g.above.To { // someone may have set the sequence back
 		g.above = gap{}
 	}
+
 	if g.findAbove {
-		g.above, g.findAbove = gap{Range{To: l.assigned}, new(gapGroup)}, false
+		g.above = gap{Range{To: l.assigned}, new(gapGroup)}
+		g.findAbove = false
 	}
+
 	if g.above.gapGroup == nil {
 		return
 	}
@@ -335,9 +374,13 @@ func (g *gaps) applyAbove(l *WriterScan, apply func(*gapGroup)) {
 // forget drops all writers: their names have become meaningless.
 func (g *gaps) forget() {
 	for _, m := range g.groups {
-		m.writers, m.xids, m.clearAt = nil, nil, 0
+		m.writers = nil
+		m.xids = nil
+		m.clearAt = 0
 	}
-	g.assigned, g.above = [2]gap{}, gap{}
+
+	g.assigned = [2]gap{}
+	g.above = gap{}
 }
 
 func byTransaction(a, b Writer) int { return strings.Compare(a.Transaction, b.Transaction) }
@@ -348,18 +391,22 @@ func (g *gaps) next(last time.Time, reads uint64) (at time.Time, ok bool) {
 		if m.clearAt > 0 { // it waits for a read
 			continue
 		}
+
 		due := m.since
 		if m.read == reads {
 			due = due.Add(scanAfter)
 		}
+
 		if !last.IsZero() {
 			pause := min(max(last.Sub(m.since)/scanPatience, scanEvery), scanAtLeast)
 			if again := last.Add(pause); again.After(due) {
 				due = again
 			}
 		}
+
 		if !ok || due.Before(at) {
-			at, ok = due, true
+			at = due
+			ok = true
 		}
 	}
 	return at, ok

@@ -24,11 +24,13 @@ func (r Ranges) Len() int { return len(r) }
 func (r Ranges) IDs() int64 {
 	var n uint64
 	for _, g := range r {
-		if n += uint64(g.To) - uint64(g.From); n >= math.MaxInt64 { //nolint:gosec // the difference is never negative
+		n += uint64(g.To) - uint64(g.From)
+		if n >= math.MaxInt64 { //nolint:gosec // the difference is never negative
 			return math.MaxInt64
 		}
 		n++
 	}
+
 	return int64(n)
 }
 
@@ -58,12 +60,14 @@ func (r Ranges) Without(ids []int64) Ranges {
 			if ids[0] > g.From {
 				left = append(left, Range{g.From, ids[0] - 1})
 			}
+
 			g.From = ids[0] + 1
 		}
 		if g.From <= g.To {
 			left = append(left, g)
 		}
 	}
+
 	return left
 }
 
@@ -84,6 +88,7 @@ func (r *Ranges) Add(g Range) {
 	if g.From > g.To {
 		return
 	}
+
 	all := *r
 	low, high := g.From, g.To // including neighbours that touch
 	if low > math.MinInt64 {
@@ -92,12 +97,14 @@ func (r *Ranges) Add(g Range) {
 	if high < math.MaxInt64 {
 		high++
 	}
+
 	i := all.Reaching(low)
 	j := i
 	for j < len(all) && all[j].From <= high {
 		g = Range{min(g.From, all[j].From), max(g.To, all[j].To)}
 		j++
 	}
+
 	*r = slices.Replace(all, i, j, g)
 }
 
@@ -106,11 +113,13 @@ func (r *Ranges) Remove(g Range) {
 	if g.From > g.To {
 		return
 	}
+
 	all := *r
-	i := all.Reaching(g.From)
-	j := i
 	var left [2]Range
 	rest := left[:0]
+
+	i := all.Reaching(g.From)
+	j := i
 	for ; j < len(all) && all[j].From <= g.To; j++ {
 		if all[j].From < g.From {
 			rest = append(rest, Range{all[j].From, g.From - 1})
@@ -119,6 +128,7 @@ func (r *Ranges) Remove(g Range) {
 			rest = append(rest, Range{g.To + 1, all[j].To})
 		}
 	}
+
 	*r = slices.Replace(all, i, j, rest...)
 }
 
@@ -130,13 +140,16 @@ func (r Ranges) String() string {
 		if i > 0 {
 			b = append(b, ',')
 		}
+
 		b = strconv.AppendInt(append(b, '['), g.From, 10)
 		b = append(b, ',')
 		if g.To < math.MaxInt64 { // the highest number has no bound
 			b = strconv.AppendInt(b, g.To+1, 10)
 		}
+
 		b = append(b, ')')
 	}
+
 	return string(append(b, '}'))
 }
 
@@ -151,25 +164,31 @@ func ParseRanges(text string) (Ranges, error) {
 	if !opened || !closed {
 		return nil, fmt.Errorf("%w: no braces", errRanges)
 	}
+
 	var all Ranges
 	for n := 0; body != ""; n++ {
 		if n > 0 {
 			rest, comma := strings.CutPrefix(body, ",")
-			if body = rest; !comma {
+			body = rest
+			if !comma {
 				return nil, fmt.Errorf("%w: no comma after %d ranges", errRanges, n)
 			}
 		}
+
 		end := strings.IndexAny(body, ")]")
 		if end < 0 {
 			return nil, fmt.Errorf("%w: range %d has no end", errRanges, n+1)
 		}
+
 		g, err := parseRange(body[:end+1])
 		if err != nil {
 			return nil, err
 		}
+
 		all.Add(g)
 		body = body[end+1:]
 	}
+
 	return all, nil
 }
 
@@ -179,25 +198,34 @@ func parseRange(text string) (g Range, err error) {
 	if !ok || text[0] != '[' && text[0] != '(' {
 		return g, fmt.Errorf("%w: %q", errRanges, text)
 	}
+
 	g = Range{math.MinInt64, math.MaxInt64}
 	if from != "" {
-		if g.From, err = strconv.ParseInt(from, 10, 64); err != nil {
+		g.From, err = strconv.ParseInt(from, 10, 64)
+		if err != nil {
 			return g, fmt.Errorf("%w: %q", errRanges, text)
 		}
 		if text[0] == '(' {
 			g.From++
 		}
 	}
+
 	if to != "" {
-		if g.To, err = strconv.ParseInt(to, 10, 64); err != nil {
+		g.To, err = strconv.ParseInt(to, 10, 64)
+		if err != nil {
 			return g, fmt.Errorf("%w: %q", errRanges, text)
 		}
 		if text[len(text)-1] == ')' {
 			g.To--
 		}
 	}
-	if g.From > g.To || from != "" && text[0] == '(' && g.From == math.MinInt64 || to != "" && text[len(text)-1] == ')' && g.To == math.MaxInt64 {
+
+	// An excluded bound that is the highest or the lowest number has overflowed.
+	isAboveAll := from != "" && text[0] == '(' && g.From == math.MinInt64
+	isBelowAll := to != "" && text[len(text)-1] == ')' && g.To == math.MaxInt64
+	if g.From > g.To || isAboveAll || isBelowAll {
 		return g, fmt.Errorf("%w: %q is empty", errRanges, text)
 	}
+
 	return g, nil
 }

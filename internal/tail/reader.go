@@ -170,6 +170,7 @@ func (r *Reader) Gaps() Ranges {
 		}
 		all = append(all, g.Range)
 	}
+
 	return all
 }
 
@@ -187,12 +188,15 @@ func (r *Reader) Follow(s Seen) bool {
 	if s.From > r.head || s.Head <= r.head {
 		return false
 	}
+
 	r.Drop()
 	r.gaps.keep(s.From, s.Gaps)
 	above := slices.Clone(s.Gaps)
 	above.Remove(Range{math.MinInt64, r.head}) // this reader has seen the ids below, or has them as gaps
 	r.gaps.add(above, &gapGroup{found: r.writers.count.Add(1), since: time.Now()})
-	r.head, r.full = s.Head, false
+	r.head = s.Head
+	r.full = false
+
 	return true
 }
 
@@ -231,7 +235,10 @@ func (r *Reader) Apply(l *WriterScan) {
 	if l.server != r.server {
 		r.gaps.forget()
 	}
-	r.began, r.server, r.scanTook = l.began, l.server, l.took
+
+	r.began = l.began
+	r.server = l.server
+	r.scanTook = l.took
 	r.gaps.apply(l)
 }
 
@@ -257,6 +264,7 @@ func (r *Reader) GapStats() GapStats {
 			s.PIDs = append(s.PIDs, h.PID)
 		}
 	}
+
 	return s
 }
 
@@ -269,9 +277,11 @@ func (r *Reader) Read(ctx context.Context, conn *session.Conn, q Query) (Batch, 
 		}
 		r.begun = nil
 	}
+
 	if r.failed {
 		return Batch{}, errFailed
 	}
+
 	p := r.newFetch(q)
 	return r.finish(&p, p.read(ctx, conn, &r.gaps, r.statement))
 }
@@ -317,6 +327,7 @@ func (r *Reader) Take() (Batch, error) {
 	if b == nil || r.failed {
 		return Batch{}, errFailed
 	}
+
 	return r.finish(&b.fetch, b.err)
 }
 
@@ -326,14 +337,17 @@ func (r *Reader) newFetch(q Query) fetch {
 	p := fetch{query: q, began: r.writers.count.Add(1), every: r.gaps.all, head: r.head, last: math.MinInt64}
 	p.decoder.Names = &r.names
 	p.holds = r.gaps.anyDead(p.began)
+
 	if q.Reach == ReachFirstGap {
 		p.every = p.every[:r.gaps.first(p.began)]
 	}
+
 	p.limit, p.upto = r.bounds(q)
 	p.reachEvery()
 	if !q.Passed && time.Now().Before(r.searchAt) {
 		r.leaveWaiting(&p)
 	}
+
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))
 	return p
 }
@@ -342,7 +356,9 @@ func (r *Reader) newFetch(q Query) fetch {
 func (r *Reader) leaveWaiting(p *fetch) {
 	if p.query.Reach == ReachFirstGap {
 		if len(p.every) == 1 && p.every[0].waits() {
-			p.gaps, p.xids, p.upto = nil, p.every[0].xids, p.every[0].From-1
+			p.gaps = nil
+			p.xids = p.every[0].xids
+			p.upto = p.every[0].From - 1
 		}
 		return
 	}
@@ -374,7 +390,9 @@ func (r *Reader) searchedAbove(p *fetch) {
 	if a.gapGroup != nil {
 		a.searched = p.began
 	}
-	helps := a.gapGroup != nil && !leftOut && a.To > p.head && a.waits()
+
+	reaches := a.gapGroup != nil && a.To > p.head
+	helps := reaches && !leftOut && a.waits()
 	r.gaps.findAbove = p.took > r.scanTook+slowRead && !helps
 }
 
@@ -398,26 +416,31 @@ func (r *Reader) statement(s shape) string {
 		}
 		r.statements[s] = sql
 	}
+
 	return sql
 }
 
 // bounds returns how many rows to read, and up to which id. A read after a full one reaches only as far as necessary,
 // which skips most of a partitioned table. The next read has no such bound, and finds the events beyond.
 func (r *Reader) bounds(q Query) (limit int, upto int64) {
-	limit, upto = max(1, q.Limit), math.MaxInt64
+	limit = max(1, q.Limit)
+	upto = math.MaxInt64
 	if (len(q.Skip) > 0 || q.Shard.Of > 1) && q.Rows > limit {
 		limit = int(min(float64(q.Rows), max(1, float64(limit)*r.rowsPerEvent)))
 	}
+
 	limit = r.rowSize.Rows(limit, 2*q.Bytes)
 	if r.full && r.head < math.MaxInt64-ahead*int64(limit) {
 		upto = r.head + ahead*int64(limit)
 	}
+
 	switch {
 	case q.Reach != ReachAll:
 		upto = r.head
 	case q.Passed:
 		upto = min(upto, q.Assigned)
 	}
+
 	return limit, upto
 }
 
@@ -431,6 +454,7 @@ func (r *Reader) advance(p *fetch) {
 	case p.query.Reach == ReachFirstGap:
 		horizon = p.upto
 	}
+
 	switch {
 	case p.query.Passed:
 		if !cut {
@@ -440,6 +464,7 @@ func (r *Reader) advance(p *fetch) {
 	default:
 		r.gaps.read(p.hits, horizon, p.began, p.detached)
 	}
+
 	if !p.query.Passed && (!cut || p.last > r.head) {
 		r.searched(p)
 	}
@@ -449,15 +474,22 @@ func (r *Reader) advance(p *fetch) {
 	if !p.query.Passed && !cut && p.upto == math.MaxInt64 {
 		r.searchedAbove(p)
 	}
+
 	if len(p.missing) > 0 && !p.query.Passed {
 		r.gaps.add(p.missing, &gapGroup{found: r.writers.count.Add(1), since: time.Now(), read: r.reads})
 	}
-	r.head, r.expected = p.head, len(p.batch.Events)
+
+	r.head = p.head
+	r.expected = len(p.batch.Events)
 	r.full = cut
+
 	if p.rows > 0 {
 		r.rowSize.Saw(p.rows, p.size)
 		r.rowsPerEvent = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
-	p.batch.Full = cut || p.upto < math.MaxInt64 && p.query.Reach == ReachAll && (!p.query.Passed || p.upto < p.query.Assigned)
+
+	isBounded := p.upto < math.MaxInt64 && p.query.Reach == ReachAll
+	mayHaveMore := !p.query.Passed || p.upto < p.query.Assigned
+	p.batch.Full = cut || isBounded && mayHaveMore
 }

@@ -19,14 +19,18 @@ func (w *Watermark) Within(head int64, gaps Ranges) bool {
 	if head < w.Head {
 		return false
 	}
+
 	for _, g := range gaps {
 		if g.From > w.Head {
 			break
 		}
-		if i := w.Open.Reaching(g.From); i == len(w.Open) || w.Open[i].From > g.From || w.Open[i].To < min(g.To, w.Head) {
+
+		i := w.Open.Reaching(g.From)
+		if i == len(w.Open) || w.Open[i].From > g.From || w.Open[i].To < min(g.To, w.Head) {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -49,6 +53,7 @@ func (w Watermark) And(o Watermark) Watermark {
 	for _, r := range o.Open {
 		open.Add(r)
 	}
+
 	open.Remove(Range{From: head + 1, To: math.MaxInt64})
 	return Watermark{head, open}
 }

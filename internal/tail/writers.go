@@ -44,13 +44,16 @@ var errNoSequence = errors.New("outbox_events.id has no sequence")
 //
 // The last column is the transaction id, NULL before the first write. A transaction locks its own id and those of its
 // subtransactions; its own is the oldest. pg_locks has 32 bits of an id. The distance from the next id gives the rest.
-const sqlWriters = `WITH locks AS MATERIALIZED (SELECT locktype, relation, database, virtualtransaction, pid, transactionid::text::bigint AS xid FROM pg_locks
+const sqlWriters = `WITH locks AS MATERIALIZED (SELECT locktype, relation, database, virtualtransaction, pid,
+	transactionid::text::bigint AS xid FROM pg_locks
 	WHERE granted AND (locktype = 'relation' AND mode = 'RowExclusiveLock' OR locktype = 'transactionid' AND mode = 'ExclusiveLock')),
 numbers AS (SELECT virtualtransaction, ` + sqlOldest + ` AS xid
-	FROM locks, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS n) AS next WHERE locktype = 'transactionid' GROUP BY virtualtransaction)
+	FROM locks, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS n) AS next WHERE locktype = 'transactionid'
+		GROUP BY virtualtransaction)
 SELECT s.seq::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid, (` + pgschema.OddSequence + `), x.xid
 FROM (SELECT to_regclass(%s)::oid AS seq) AS s
-LEFT JOIN locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+LEFT JOIN locks AS l ON l.locktype = 'relation' AND l.relation = s.seq AND l.database = (SELECT oid FROM pg_database
+	WHERE datname = current_database())
 LEFT JOIN numbers AS x ON x.virtualtransaction = l.virtualtransaction`
 
 // sqlOldest finds the oldest transaction id. xid is the lower half of each id, and n is the next id.
@@ -116,6 +119,7 @@ func (l *WriterScan) numbers(writers []Writer) []int64 {
 		}
 		xids = append(xids, xid)
 	}
+
 	return xids
 }
 
@@ -142,15 +146,18 @@ func (l *WriterScan) remaining(before []Writer) []Writer {
 		}
 		renamed = renamed || !ok && !b.prepared()
 	}
+
 	if renamed {
 		for _, h := range l.Writers {
 			if h.prepared() {
 				left = append(left, h)
 			}
 		}
+
 		slices.SortFunc(left, byTransaction)
 		left = slices.Compact(left)
 	}
+
 	return left
 }
 
@@ -197,18 +204,24 @@ func (w *WriterScanner) Scan(ctx context.Context, conn session.Querier, life str
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+
 	begin := time.Now()
 	if w.last != nil && w.life == life && begin.Before(w.next) {
 		return w.last, nil
 	}
+
 	l, err := w.scan(ctx, conn)
 	took := time.Since(begin)
 	w.next = begin.Add(min(max(scanEvery, scanShare*took), scanAtMost))
+
 	if err != nil {
 		return nil, fmt.Errorf("find open writers: %w", err)
 	}
+
 	l.took = took
-	w.last, w.life = l, life
+	w.last = l
+	w.life = life
+
 	return l, nil
 }
 
@@ -218,14 +231,17 @@ func (w *WriterScanner) Tick() uint64 { return w.count.Add(1) }
 func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*WriterScan, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scanTimeout, fmt.Errorf("the database did not answer within %v", scanTimeout))
 	defer cancel()
+
 	l := &WriterScan{began: w.count.Add(1), xids: make(map[string]int64)}
 	if err := conn.QueryRow(ctx, sqlLast).Scan(&l.assigned); err != nil {
 		return nil, err
 	}
+
 	rows, err := conn.Query(ctx, strings.Replace(sqlWriters, "to_regclass(%s)", "to_regclass("+w.object+")", 1))
 	if err != nil {
 		return nil, err
 	}
+
 	var sequence *int64
 	var started time.Time
 	var transaction, odd *string
@@ -238,24 +254,31 @@ func (w *WriterScanner) scan(ctx context.Context, conn session.Querier) (*Writer
 		case odd != nil:
 			return fmt.Errorf("%w: %s", outboxsql.ErrStream, *odd)
 		}
+
 		l.server = server{*sequence, started.UnixMicro()}
+
 		if transaction != nil {
 			h := Writer{Transaction: *transaction}
 			if pid != nil {
 				h.PID = *pid
 			}
+
 			l.Writers = append(l.Writers, h)
+
 			if xid != nil && w.last.has(h) {
 				l.xids[h.Transaction] = *xid
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	slices.SortFunc(l.Writers, byTransaction)
 	l.Writers = slices.CompactFunc(l.Writers, func(a, b Writer) bool { return a.Transaction == b.Transaction })
 	l.ended = w.count.Add(1)
+
 	return l, nil
 }

@@ -158,6 +158,7 @@ func (m *Machine) Saw(n int, full, announced bool) {
 	if n == 0 {
 		return
 	}
+
 	m.found.Add(int64(n))
 	if m.State() == Polling {
 		return
@@ -209,6 +210,7 @@ func (m *Machine) become(s State) {
 func (m *Machine) listen(ctx context.Context) (floor float64, poll bool) {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -231,6 +233,7 @@ func (m *Machine) check(ctx context.Context) (floor float64, poll bool) {
 	if m.busy(over) {
 		return idleRate, true
 	}
+
 	rate := float64(m.notified.Swap(0)) / over.Seconds()
 	return rate * suppressPays, rate >= checkRate && m.queued(ctx)
 }
@@ -254,12 +257,14 @@ func (m *Machine) queued(ctx context.Context) bool {
 	if m.Trigger == nil {
 		return false
 	}
+
 	for range 2 {
 		if n, err := m.Trigger.Queued(ctx); err != nil || n < queueLength {
 			return false // the trigger reports its own connection errors
 		}
 		sleep(ctx, queueAgain)
 	}
+
 	return true
 }
 
@@ -269,14 +274,18 @@ func (m *Machine) poll(ctx context.Context, floor float64) {
 	if m.Trigger != nil {
 		m.Trigger.Suppress()
 	}
+
 	m.found.Store(0)
+
 	for began, found := time.Now(), int64(0); ; {
 		sleep(ctx, pollingFor)
+
 		found += m.found.Swap(0)
 		over, behind := time.Since(began), m.behind.Load() > 0
 		switch {
 		case ctx.Err() == nil && m.rate(found, over) >= floor:
-			began, found = time.Now(), 0
+			began = time.Now()
+			found = 0
 		case ctx.Err() == nil && behind && over < backlogFor:
 		default:
 			// Without this, the backlog of a slow destination would silence the trigger and release it again and again.
@@ -289,32 +298,40 @@ func (m *Machine) poll(ctx context.Context, floor float64) {
 // settle lets the trigger notify, and waits for silent writers. It reports whether the relay must poll again before
 // these have ended.
 func (m *Machine) settle(ctx context.Context) (floor float64, poll bool) {
-	pause := settlingFirst
 	m.become(Settling)
-	var ended func(context.Context) (Writers, error)
+
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
+
 	m.checked = time.Now()
 	m.notified.Store(0)
+
+	pause := settlingFirst
+	var ended func(context.Context) (Writers, error)
 	for ctx.Err() == nil {
 		writers, err := m.step(ctx, &ended)
 		if (err != nil || m.failing) && ctx.Err() == nil {
 			m.failing = err != nil
 			m.Report(err)
 		}
+
 		if writers == Ended {
 			m.become(Listening) // all read once more
 			return 0, false
 		}
+
 		if floor, poll := m.rest(ctx, pause, tick.C); poll {
 			return floor, true
 		}
+
 		pause = min(2*pause, m.Poll, settlingMost)
 		if writers == Suppressed {
 			pause = min(pause, fastPoll) // no writer notifies this relay
 		}
+
 		m.Changed(Settling)
 	}
+
 	return 0, false
 }
 
@@ -324,10 +341,12 @@ func (m *Machine) step(ctx context.Context, ended *func(context.Context) (Writer
 		var xid uint64
 		if m.Trigger != nil {
 			var err error
-			if xid, err = m.Trigger.Release(ctx); err != nil {
+			xid, err = m.Trigger.Release(ctx)
+			if err != nil {
 				return Open, err
 			}
 		}
+
 		*ended = m.Settle(xid)
 	}
 	return (*ended)(ctx)
@@ -338,6 +357,7 @@ func (m *Machine) step(ctx context.Context, ended *func(context.Context) (Writer
 func (m *Machine) rest(ctx context.Context, pause time.Duration, check <-chan time.Time) (floor float64, poll bool) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():

@@ -101,9 +101,11 @@ func (s *Set[W]) Until() time.Time { return s.until }
 // Take empties the set. It returns the rows and the names of their aggregates.
 func (s *Set[W]) Take() (rows W, names []string) {
 	rows = s.Rows
+
 	for name := range s.lowest {
 		names = append(names, name)
 	}
+
 	var none W
 	s.Rows = none
 	clear(s.lowest)
