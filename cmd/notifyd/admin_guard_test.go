@@ -94,6 +94,8 @@ func TestAdminGuardMistakes(t *testing.T) {
 		"{listen: ':1', pprof: true}":                             "admin.pprof: profiles show memory",
 		"{listen: '127.0.0.1:1', tls: {cert_file: x.pem}}":        "admin.tls.key_file: missing",
 		"{listen: '127.0.0.1:1', tls: {key_file: x.pem}}":         "admin.tls.cert_file: missing",
+		"{listen: '127.0.0.1:1', prefix: ops}":                    "admin.prefix: must be a path of letters, digits, and - _ . ~, such as /ops,",
+		"{listen: '127.0.0.1:1', prefix: /console}":               "admin.prefix: must not begin with /console or /debug",
 	} {
 		got := invoke(t, "config", "print", "-c", file(t, "version: 1\nadmin: "+settings+"\n"))
 		if got.code != command.ExitConfig || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "blanks") {

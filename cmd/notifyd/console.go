@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -75,8 +74,8 @@ func (f *consoleFlags) serve(ctx context.Context, a *command.App, cmd *cobra.Com
 	if err != nil {
 		return err
 	}
-	if err := admin.CheckPrefix(f.prefix); err != nil {
-		return command.UsageErrorf("--prefix %w", err)
+	if err := admin.CheckPrefix("--prefix", f.prefix); err != nil {
+		return command.UsageErrorf("%w", err)
 	}
 	conn, err := f.db.ConnectTable(ctx, a) // a mistake shows at once
 	if err != nil {
@@ -133,12 +132,11 @@ func (f *consoleFlags) token() (*admin.Verifier, error) {
 		return nil, fmt.Errorf("--token-file: %w", err)
 	}
 	token := handlers.NewSecret(strings.TrimSpace(string(text)))
-	err = admin.CheckToken(token)
 	if token.IsZero() {
-		err = errors.New("is empty")
+		return nil, command.UsageErrorf("--token-file: %s is empty", f.tokenFile)
 	}
-	if err != nil {
-		return nil, command.UsageErrorf("--token-file: the token %w", err)
+	if err := admin.CheckToken("--token-file", token); err != nil {
+		return nil, command.UsageErrorf("%w", err)
 	}
 	return admin.NewVerifier(token), nil
 }

@@ -67,8 +67,8 @@ func TestConsoleCommand(t *testing.T) {
 					t.Errorf("%s is linked nowhere", want)
 				}
 			}
-			if _, page := v.get("/ops/console/destination?name=stock"); strings.Contains(page, "<dt>Released</dt>") {
-				t.Errorf("counters that no one knows:\n%s", page)
+			if _, page := v.get("/ops/console/destination?name=stock"); strings.Contains(page, "<dt>Released</dt>") || !strings.Contains(page, `<span class="small">delivery.HandlerFunc</span>`) {
+				t.Errorf("counters that no one knows, or no type:\n%s", page)
 			}
 			v.awaits("/ops/console/relays", `stock</td>`)
 
@@ -161,9 +161,9 @@ func TestConsoleCommandMistakes(t *testing.T) {
 	for args, want := range map[string]result{
 		"--listen 0.0.0.0:0":          {command.ExitUsage, "", "the console would admit everyone: give --token-file, or a loopback address"},
 		"--listen :0":                 {command.ExitUsage, "", "the console would admit everyone"},
-		"--token-file " + short:       {command.ExitUsage, "", "--token-file: the token is shorter than 16 characters"},
+		"--token-file " + short:       {command.ExitUsage, "", "--token-file: is shorter than 16 characters"},
 		"--token-file /nowhere/token": {command.ExitFailure, "", "--token-file: open /nowhere/token"},
-		"--prefix ops/":               {command.ExitUsage, "", "--prefix must be a path"},
+		"--prefix ops/":               {command.ExitUsage, "", "--prefix: must be a path"},
 		"--schema nowhere":            {command.ExitFailure, "", "notifyd migrate"},
 		"--listen " + busy:            {command.ExitFailure, "", "--listen: listen tcp " + busy + ": bind: address already in use: another process has this port"},
 	} {

@@ -16,16 +16,17 @@ import (
 // minToken is the length of a token that cannot be guessed, in bytes.
 const minToken = 16
 
-// CheckToken returns an error for a token that is too short, or that no header can carry, and nil for an empty one.
-func CheckToken(token handlers.Secret) error {
+// CheckToken returns an error about the setting at path for a token that is too short, or that no header can carry, and nil for
+// an empty one.
+func CheckToken(path string, token handlers.Secret) error {
 	text := token.Reveal()
 	switch {
 	case text == "":
 		return nil
 	case len(text) < minToken:
-		return field.Textf("is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
+		return field.Errorf(path, "is shorter than %d characters: create one with `openssl rand -hex 32`", minToken)
 	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return field.Textf("has characters that a header cannot carry: use letters and digits")
+		return field.Errorf(path, "has characters that a header cannot carry: use letters and digits")
 	default:
 		return nil
 	}

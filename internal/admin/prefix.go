@@ -15,17 +15,17 @@ const consolePath = "/console/"
 // prefixForm is the form of a prefix: segments of characters that no URL escapes, and none of dots, which a URL resolves.
 var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 
-// CheckPrefix returns an error for a prefix that cannot be used. The empty prefix can.
-func CheckPrefix(prefix string) error {
+// CheckPrefix returns an error about the setting at path for a prefix that cannot be used, and nil for an empty one.
+func CheckPrefix(path, prefix string) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
 
 	switch {
 	case prefix == "":
 		return nil
 	case !prefixForm.MatchString(prefix):
-		return field.Textf("must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
+		return field.Errorf(path, "must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
 	case first == "console" || first == "debug": // a proxy may cut the prefix off, and /console/ would be ambiguous
-		return field.Textf("must not begin with /console or /debug, where the endpoints themselves are")
+		return field.Errorf(path, "must not begin with /console or /debug, where the endpoints themselves are")
 	default:
 		return nil
 	}

@@ -18,7 +18,7 @@ func TestCheckPrefix(t *testing.T) {
 		"ops": false, "/": false, "/ops/": false, "//ops": false, "/ops//a": false, "/..": false, "/ops/../a": false, "/{a}": false,
 		"/a b": false, "/a%2fb": false, "/a?b": false, "/a#b": false, "/ä": false, "/console": false, "/console/ops": false, "/debug": false,
 	} {
-		if err := CheckPrefix(prefix); (err == nil) != want {
+		if err := CheckPrefix("prefix", prefix); (err == nil) != want {
 			t.Errorf("%q: %v", prefix, err)
 		}
 	}

@@ -14,14 +14,18 @@ type Relay interface {
 	Stats() observe.Stats
 }
 
+// ReadyRelay is a relay that tells when it has begun to read its table.
+type ReadyRelay interface {
+	Relay
+	// Ready is closed once the relay has begun to read.
+	Ready() <-chan struct{}
+}
+
 // ErrNotReady is the state of a relay that has just begun.
 var ErrNotReady = errors.New("the table has not been read yet")
 
 // Works returns why a relay does not work; nil if it does.
-func Works(relay interface {
-	Health() observe.Health
-	Ready() <-chan struct{}
-}) error {
+func Works(relay ReadyRelay) error {
 	h := relay.Health()
 	if err := h.Ready(); err != nil {
 		return err

@@ -54,21 +54,12 @@ func (a Admin) validate() error {
 	if a.TLS.CertFile == "" && a.TLS.KeyFile != "" {
 		errs = append(errs, field.Errorf("admin.tls.cert_file", "missing: key_file needs its certificate"))
 	}
-	if err := admin.CheckPrefix(a.Prefix); err != nil {
-		errs = append(errs, field.Errorf("admin.prefix", "%w", err))
-	}
-	errs = append(errs, checkToken("admin.token", a.Token), checkToken("admin.read_only_token", a.ReadOnlyToken))
+	errs = append(errs, admin.CheckPrefix("admin.prefix", a.Prefix),
+		admin.CheckToken("admin.token", a.Token), admin.CheckToken("admin.read_only_token", a.ReadOnlyToken))
 	if a.Pprof && a.Token.IsZero() && !a.Local() {
 		errs = append(errs, field.Errorf("admin.pprof", "profiles show memory, and admin.listen is reachable from other machines: set admin.token, or listen on 127.0.0.1"))
 	}
 	return errors.Join(append(errs, a.checkConsole(), a.checkReadOnlyToken(), a.checkActor())...)
-}
-
-func checkToken(path string, token handlers.Secret) error {
-	if err := admin.CheckToken(token); err != nil {
-		return field.Errorf(path, "%w", err)
-	}
-	return nil
 }
 
 // checkReadOnlyToken refuses a token without effect: one without the other token would be no restriction.
@@ -90,14 +81,14 @@ func (a Admin) checkReadOnlyToken() error {
 // checkActor checks the header that names the actor, and the proxies that may set it.
 func (a Admin) checkActor() error {
 	const path = "admin.actor_header"
-	wrong := admin.CheckActorHeader(a.ActorHeader)
+	wrong := admin.CheckActorHeader(path, a.ActorHeader)
 	switch {
 	case a.ActorHeader == "" && len(a.TrustedProxies) == 0:
 		return nil
 	case a.ActorHeader == "":
 		return field.Errorf("admin.trusted_proxies", "has no effect without admin.actor_header, such as X-Forwarded-User")
 	case wrong != nil:
-		return field.Errorf(path, "%w", wrong)
+		return wrong
 	case !a.Console:
 		return field.Errorf(path, "has no effect without admin.console")
 	case len(a.TrustedProxies) == 0:

@@ -23,22 +23,13 @@ func Errorf(path, format string, args ...any) error {
 	return &handlers.FieldError{Path: path, Err: formatted(format, args...)}
 }
 
-// Textf returns an error whose format [Own] finds in the error of [Errorf] with the format "%w".
-func Textf(format string, args ...any) error { return formatted(format, args...) }
-
 // Own returns the format of the first [*handlers.FieldError] in err's chain, or "" if it is unknown. The words of a
 // format are not secret, even if a secret contains the same words.
 func Own(err error) string {
-	fe, ok := errors.AsType[*handlers.FieldError](err)
-	if !ok {
-		return ""
-	}
-	f, ok := fe.Err.(formattedError) //nolint:errorlint // the wrapped error has another format
-	if !ok || f.format != "%w" {
-		return f.format
-	}
-	if inner, ok := errors.AsType[formattedError](errors.Unwrap(f.error)); ok {
-		return inner.format
+	if fe, ok := errors.AsType[*handlers.FieldError](err); ok {
+		if f, ok := fe.Err.(formattedError); ok { //nolint:errorlint // the wrapped error has another format
+			return f.format
+		}
 	}
 	return ""
 }

@@ -118,23 +118,21 @@ func New(cfg Config, relays ...*notifyd.Relay) (*Handler, error) {
 func (c *Config) validate(relays []*notifyd.Relay) error {
 	var errs []error
 	if len(relays) == 0 {
-		errs = append(errs, errors.New("admin: no relay: give at least one"))
+		errs = append(errs, errors.New("no relay: give at least one"))
 	}
 	names := make(map[string]bool)
 	for _, r := range relays {
 		name := r.Config().Outbox
 		if len(relays) > 1 && (name == "" || names[name]) {
-			errs = append(errs, fmt.Errorf("admin: the outbox %q of several relays: give each relay a Config.Outbox of its own", name))
+			errs = append(errs, fmt.Errorf("the outbox %q of several relays: give each relay a Config.Outbox of its own", name))
 		}
 		names[name] = true
 	}
-	if err := admin.CheckPrefix(c.Prefix); err != nil {
-		errs = append(errs, fmt.Errorf("admin: Prefix: %w", err))
+	errs = append(errs, admin.CheckPrefix("Prefix", c.Prefix), admin.CheckToken("Token", c.Token))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("admin: %w", err)
 	}
-	if err := admin.CheckToken(c.Token); err != nil {
-		errs = append(errs, fmt.Errorf("admin: Token: %w", err))
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // ServeHTTP implements http.Handler.

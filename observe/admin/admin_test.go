@@ -177,13 +177,13 @@ func TestHandlerMistakes(t *testing.T) {
 	}{
 		"no relay: give at least one": {},
 		`the outbox "north" of several relays: give each relay a Config.Outbox of its own`: {relays: []*notifyd.Relay{one, other}},
-		"Prefix: must be a path":                        {admin.Config{Prefix: "ops/"}, []*notifyd.Relay{one}},
-		"Token: is shorter than 16 characters":          {admin.Config{Token: handlers.NewSecret("tiny")}, []*notifyd.Relay{one}},
-		"console: without a Token it would admit every": {admin.Config{Console: console.Config{}}, []*notifyd.Relay{one}},
-		"ReadOnlyToken: is the Token":                   {admin.Config{Token: secret, Console: console.Config{ReadOnlyToken: secret}}, []*notifyd.Relay{one}},
-		"ReadOnlyToken: is shorter than 16 characters":  {admin.Config{Token: secret, Console: console.Config{ReadOnlyToken: handlers.NewSecret("tiny")}}, []*notifyd.Relay{one}},
-		"ActorHeader: needs TrustedProxies":             {admin.Config{Token: secret, Console: console.Config{ActorHeader: "X-User"}}, []*notifyd.Relay{one}},
-		"ActorHeader: Cookie holds a secret":            {admin.Config{Token: secret, Console: console.Config{ActorHeader: "Cookie"}}, []*notifyd.Relay{one}},
+		"Prefix: must be a path":                       {admin.Config{Prefix: "ops/"}, []*notifyd.Relay{one}},
+		"Token: is shorter than 16 characters":         {admin.Config{Token: handlers.NewSecret("tiny")}, []*notifyd.Relay{one}},
+		"without a Token it would admit every":         {admin.Config{Console: console.Config{}}, []*notifyd.Relay{one}},
+		"ReadOnlyToken: is the Token":                  {admin.Config{Token: secret, Console: console.Config{ReadOnlyToken: secret}}, []*notifyd.Relay{one}},
+		"ReadOnlyToken: is shorter than 16 characters": {admin.Config{Token: secret, Console: console.Config{ReadOnlyToken: handlers.NewSecret("tiny")}}, []*notifyd.Relay{one}},
+		"ActorHeader: needs TrustedProxies":            {admin.Config{Token: secret, Console: console.Config{ActorHeader: "X-User"}}, []*notifyd.Relay{one}},
+		"ActorHeader: Cookie holds a secret":           {admin.Config{Token: secret, Console: console.Config{ActorHeader: "Cookie"}}, []*notifyd.Relay{one}},
 	} {
 		h, err := admin.New(c.cfg, c.relays...)
 		if h != nil || err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), token) {

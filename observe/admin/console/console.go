@@ -65,33 +65,31 @@ func (c Config) Open(setup admin.Setup) (admin.OpenConsole, error) {
 
 // validate returns every mistake in c, joined. A console without a token is a mistake, too.
 func (c Config) validate(token handlers.Secret) error {
-	var errs []error
-	if err := guard.CheckToken(c.ReadOnlyToken); err != nil {
-		errs = append(errs, fmt.Errorf("console: ReadOnlyToken: %w", err))
-	}
+	errs := []error{guard.CheckToken("ReadOnlyToken", c.ReadOnlyToken)}
 	switch {
 	case token.IsZero():
-		errs = append(errs, errors.New("console: without a Token it would admit every client: set the one of admin.Config"))
+		errs = append(errs, errors.New("without a Token it would admit every client: set the one of admin.Config"))
 	case token.Reveal() == c.ReadOnlyToken.Reveal():
-		errs = append(errs, errors.New("console: ReadOnlyToken: is the Token, whose logins may act: create another one"))
+		errs = append(errs, errors.New("ReadOnlyToken: is the Token, whose logins may act: create another one"))
 	}
 	if c.ActorHeader != "" {
-		if err := guard.CheckActorHeader(c.ActorHeader); err != nil {
-			errs = append(errs, fmt.Errorf("console: ActorHeader: %w", err))
-		}
+		errs = append(errs, guard.CheckActorHeader("ActorHeader", c.ActorHeader))
 	}
 	for _, network := range c.TrustedProxies {
 		if err := guard.CheckProxy(network); err != nil {
-			errs = append(errs, fmt.Errorf("console: TrustedProxies: %s %w", network, err))
+			errs = append(errs, fmt.Errorf("TrustedProxies: %s %w", network, err))
 		}
 	}
 	switch {
 	case c.ActorHeader == "" && len(c.TrustedProxies) > 0:
-		errs = append(errs, errors.New("console: TrustedProxies: has no effect without ActorHeader, such as X-Forwarded-User"))
+		errs = append(errs, errors.New("TrustedProxies: has no effect without ActorHeader, such as X-Forwarded-User"))
 	case c.ActorHeader != "" && len(c.TrustedProxies) == 0:
-		errs = append(errs, errors.New("console: ActorHeader: needs TrustedProxies: any client may send the header"))
+		errs = append(errs, errors.New("ActorHeader: needs TrustedProxies: any client may send the header"))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	return nil
 }
 
 // nameOf returns the name of a relay's outbox in the console; empty for the only one.
