@@ -67,8 +67,8 @@ func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 	}
 
 	r.connector.Redirect(r.config.ListenConfig)
-	r.log.WarnContext(ctx, "database.url leads through a pooler in transaction mode: "+
-		"all connections of the relay use database.listen_url instead",
+	r.log.WarnContext(ctx,
+		"database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
 		"host", r.config.ListenConfig.Host, "port", r.config.ListenConfig.Port)
 	return nil
 }
