@@ -105,6 +105,7 @@ func (r Retention) Daily() bool { return r.Partitions == PartitionsDaily }
 func (c Config) WithDefaults() Config {
 	field.Fill(&c)
 	field.Fill(&c.Retention)
+
 	if c.Schema == "" {
 		c.Schema = outboxsql.DefaultSchema
 	}
@@ -114,6 +115,7 @@ func (c Config) WithDefaults() Config {
 	if c.Program.Started.IsZero() {
 		c.Program.Started = time.Now()
 	}
+
 	return c
 }
 
@@ -123,8 +125,10 @@ func (c Config) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{pgschema.Validate(c.Schema), field.Check(c), field.Under("retention", field.Check(c.Retention))}
 	if c.Lease <= c.LockBudget {
-		errs = append(errs, field.Errorf("lease", "%v is not longer than lock_budget (%v): another relay could take a delivery before it is leased", c.Lease, c.LockBudget))
+		errs = append(errs, field.Errorf("lease",
+			"%v is not longer than lock_budget (%v): another relay could take a delivery before it is leased", c.Lease, c.LockBudget))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -152,7 +156,8 @@ type Destination struct {
 	Handler delivery.Handler
 	// Lane is how the handler is called. The package of a handler suggests one with DefaultLane.
 	Lane delivery.Lane
-	// Filter is asked for each event before the filters of its routes. It returns false for an event that the destination does not get; nil for none.
+	// Filter is asked for each event before the filters of its routes. It returns false for an event that the destination
+	// does not get; nil for none.
 	Filter delivery.Filter
 	// RateKey applies Lane.RateLimit to each key separately, for example to each customer; nil counts all events together. An
 	// event whose key has to wait is stored until its turn, with the events behind it in its aggregate; other keys continue.

@@ -83,6 +83,7 @@ func (a *hangCheck) now() time.Duration { return time.Duration(a.ticks.Load()) *
 func (a *hangCheck) count(ctx context.Context, interval time.Duration, ticked func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -100,12 +101,17 @@ func (a *hangCheck) count(ctx context.Context, interval time.Duration, ticked fu
 // run calls find and keeps the result.
 func (a *hangCheck) run(ctx context.Context) {
 	a.mu.Lock()
-	a.running, a.began = true, a.now()
+	a.running = true
+	a.began = a.now()
 	a.mu.Unlock()
+
 	found := a.find(ctx)
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.running, a.found = false, found
+
+	a.running = false
+	a.found = found
 }
 
 // hangs returns the current hangs, the longest first. The check itself hangs if find does not return: it takes the locks
@@ -113,13 +119,17 @@ func (a *hangCheck) run(ctx context.Context) {
 func (a *hangCheck) hangs() []observe.Hang {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.over {
 		return nil
 	}
+
 	all := slices.Clone(a.found)
 	if lasts := a.now() - a.began; a.running && lasts > hangAfter {
-		all = append(all, hang("hang check", fmt.Sprintf("the hang check has not come back for %v: a lock is held, or a query does not end", lasts), lasts, true))
+		reason := fmt.Sprintf("the hang check has not come back for %v: a lock is held, or a query does not end", lasts)
+		all = append(all, hang("hang check", reason, lasts, true))
 	}
+
 	slices.SortStableFunc(all, func(x, y observe.Hang) int { return cmp.Compare(y.For, x.For) })
 	return all
 }
@@ -133,35 +143,43 @@ func hang(part, reason string, lasts time.Duration, restart bool) observe.Hang {
 func (a *hangCheck) find(ctx context.Context) []observe.Hang {
 	now := a.now()
 	still := a.stillLanes(now)
+
 	if a.relay.dispatcher.DatabaseDown() {
 		return a.lasting(ctx, now, []suspicion{a.untried()})
 	}
+
 	refused := a.relay.dispatcher.Refused()
 	if refused {
 		still = nil
 	}
+
 	b, err := a.relay.Waiting(ctx)
 	if a.readFailed(ctx, err) {
 		return nil
 	}
+
 	var all []suspicion
 	if a.relay.stream {
 		all = a.unheld(&b, refused)
 	} else {
 		all = a.unleased(ctx, &b, refused)
 	}
+
 	if refused {
 		return a.lasting(ctx, now, all)
 	}
+
 	unrouted, err := a.unrouted(ctx)
 	if a.readFailed(ctx, err) {
 		return nil
 	}
+
 	if a.relay.stream {
 		all = append(all, a.unread(&b, still, unrouted)...)
 	} else {
 		all = append(append(all, a.unclaimed(&b, still)...), a.rerouted(unrouted)...)
 	}
+
 	return a.lasting(ctx, now, all)
 }
 
@@ -172,10 +190,14 @@ func (a *hangCheck) readFailed(ctx context.Context, err error) bool {
 		a.failed = 0
 		return false
 	}
+
 	clear(a.seen)
-	if a.failed++; a.failed == 2 && ctx.Err() == nil {
+
+	a.failed++
+	if a.failed == 2 && ctx.Err() == nil {
 		a.relay.log.WarnContext(ctx, "hang check failed: the tables cannot be read", "err", err)
 	}
+
 	return true
 }
 
@@ -189,10 +211,12 @@ func (a *hangCheck) stillLanes(now time.Duration) []string {
 			delete(a.seen, p.Name)
 			continue
 		}
+
 		before.within = max(before.within, p.Within)
 		a.lanes[p.Name] = before
 		still = append(still, p.Name)
 	}
+
 	return still
 }
 
@@ -200,17 +224,20 @@ func (a *hangCheck) stillLanes(now time.Duration) []string {
 func (a *hangCheck) lasting(ctx context.Context, now time.Duration, all []suspicion) (hangs []observe.Hang) {
 	ctx, cancel := context.WithTimeout(ctx, lockedWithin)
 	defer cancel()
+
 	seen := make(map[string]sighting, len(all))
 	for _, s := range all {
 		one := a.seen[s.what]
 		if one.key != s.key {
 			one = sighting{key: s.key, since: now}
 		}
+
 		seen[s.what] = one
 		lasts := now - one.since - s.within
 		if lasts < hangAfter {
 			continue
 		}
+
 		reason := s.reason(now - one.since)
 		if s.work != nil {
 			switch locked, err := a.relay.watch.Locked(ctx, *s.work); {
@@ -221,8 +248,10 @@ func (a *hangCheck) lasting(ctx context.Context, now time.Duration, all []suspic
 				s.own = false
 			}
 		}
+
 		hangs = append(hangs, hang(s.what, reason, lasts, s.own))
 	}
+
 	a.seen = seen
 	return hangs
 }
@@ -231,7 +260,9 @@ func (a *hangCheck) lasting(ctx context.Context, now time.Duration, all []suspic
 // seconds, however long that lasts.
 func (a *hangCheck) untried() suspicion {
 	return suspicion{
-		what: "database", key: fmt.Sprint(a.relay.dispatcher.DatabaseReports()), own: true,
+		what: "database",
+		key:  fmt.Sprint(a.relay.dispatcher.DatabaseReports()),
+		own:  true,
 		reason: func(lasted time.Duration) string {
 			return fmt.Sprintf("the database did not answer, and no part of the relay has tried it again, for %v at least", lasted)
 		},
@@ -241,7 +272,8 @@ func (a *hangCheck) untried() suspicion {
 // undone returns the reason of work that is due for a destination and not begun.
 func undone(what, destination, not string) func(time.Duration) string {
 	return func(lasted time.Duration) string {
-		return fmt.Sprintf("%s is due for %s and not %s, for %v at least, though the destination works and has received nothing in that time", what, destination, not, lasted)
+		return fmt.Sprintf("%s is due for %s and not %s, for %v at least, "+
+			"though the destination works and has received nothing in that time", what, destination, not, lasted)
 	}
 }
 
@@ -255,30 +287,40 @@ func (a *hangCheck) unclaimed(b *observe.Backlog, still []string) (all []suspici
 	for _, name := range still {
 		longest = max(longest, a.lanes[name].within)
 		s := suspicion{what: name, within: a.lanes[name].within, own: true}
+
 		if due := b.Destination(name).NextDue; isDue(b, due) {
-			s.key, s.work = due.String(), &store.Overdue{Destination: name}
+			s.key = due.String()
+			s.work = &store.Overdue{Destination: name}
 			s.reason = undone("a stored delivery", name, "begun")
 			all = append(all, s)
 			continue
 		}
+
 		for _, t := range b.Types {
 			if t.Oldest != nil && slices.Contains(a.relay.DestinationsOf(t.EventType), name) {
 				s.within += a.relay.config.PollInterval
-				s.key, s.work = fmt.Sprint(t.Oldest.EventID), &store.Overdue{EventID: t.Oldest.EventID}
+				s.key = fmt.Sprint(t.Oldest.EventID)
+				s.work = &store.Overdue{EventID: t.Oldest.EventID}
 				s.reason = undone(fmt.Sprintf("event %d", t.Oldest.EventID), name, "claimed")
 				all = append(all, s)
 				break
 			}
 		}
 	}
+
 	if len(still) > 0 && isDue(b, b.NextDelayed) {
 		all = append(all, suspicion{
-			what: "delayed events", key: b.NextDelayed.String(), within: longest + a.relay.config.PollInterval, work: &store.Overdue{}, own: true,
+			what:   "delayed events",
+			key:    b.NextDelayed.String(),
+			within: longest + a.relay.config.PollInterval,
+			work:   &store.Overdue{},
+			own:    true,
 			reason: func(lasted time.Duration) string {
 				return fmt.Sprintf("an event whose delay has passed is not claimed, for %v at least", lasted)
 			},
 		})
 	}
+
 	return all
 }
 
@@ -287,14 +329,20 @@ func (a *hangCheck) unleased(ctx context.Context, b *observe.Backlog, refused bo
 	if !slices.ContainsFunc(b.Destinations, func(d observe.DestinationBacklog) bool { return d.Running.N > 0 }) {
 		return nil
 	}
+
 	o, ok, err := a.relay.watch.LostLease(ctx, hangAfter)
 	if err != nil || !ok {
 		return nil
 	}
+
 	return []suspicion{{
-		what: "leases", key: fmt.Sprint(o), work: &o, own: !refused,
+		what: "leases",
+		key:  fmt.Sprint(o),
+		work: &o,
+		own:  !refused,
 		reason: func(lasted time.Duration) string {
-			return fmt.Sprintf("the lease of event %d for %s has ended, and no relay has taken it over, for %v at least", o.EventID, o.Destination, lasted)
+			return fmt.Sprintf("the lease of event %d for %s has ended, and no relay has taken it over, for %v at least",
+				o.EventID, o.Destination, lasted)
 		},
 	}}
 }
@@ -306,11 +354,13 @@ func (a *hangCheck) unrouted(ctx context.Context) (*store.Unrouted, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range all {
 		if a.relay.dispatcher.Routed(all[i].EventType) {
 			return &all[i], nil
 		}
 	}
+
 	return nil, nil
 }
 
@@ -319,10 +369,14 @@ func (a *hangCheck) rerouted(u *store.Unrouted) []suspicion {
 	if u == nil {
 		return nil
 	}
+
 	return []suspicion{{
-		what: "housekeeping", key: fmt.Sprint(u.EventID, u.UpdatedAt), own: true,
+		what: "housekeeping",
+		key:  fmt.Sprint(u.EventID, u.UpdatedAt),
+		own:  true,
 		reason: func(lasted time.Duration) string {
-			return fmt.Sprintf("event %d of type %q has gained a route and is not made due, for %v at least", u.EventID, u.EventType, lasted)
+			return fmt.Sprintf("event %d of type %q has gained a route and is not made due, for %v at least",
+				u.EventID, u.EventType, lasted)
 		},
 	}}
 }
@@ -334,12 +388,16 @@ func (a *hangCheck) unheld(b *observe.Backlog, refused bool) (all []suspicion) {
 		if p.Destination != "" && !a.relay.dispatcher.Has(p.Destination) {
 			continue
 		}
-		what, key := "shard of "+nameOf(p), p.UpdatedAt.String()
-		if p.Session != nil { // each take writes updated_at
+
+		if p.Session != nil {
 			continue
 		}
+
 		all = append(all, suspicion{
-			what: what, key: key, work: &store.Overdue{Destination: p.Destination, Position: true}, own: !refused,
+			what: "shard of " + nameOf(p),
+			key:  p.UpdatedAt.String(), // each take writes updated_at
+			work: &store.Overdue{Destination: p.Destination, Position: true},
+			own:  !refused,
 			reason: func(lasted time.Duration) string {
 				return fmt.Sprintf("no relay holds the shard of %s, for %v at least: nothing is delivered from there", nameOf(p), lasted)
 			},
@@ -362,6 +420,7 @@ func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.U
 	if e := a.relay.engine.Load(); e != nil {
 		(*e).Stats(&figures)
 	}
+
 	// Shards that begin wait for the unrouted scanner, as long as it moves.
 	var searched time.Time
 	for i := range b.Positions {
@@ -369,6 +428,7 @@ func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.U
 			searched = p.UpdatedAt
 		}
 	}
+
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		mine := p.Session != nil && p.Owner != nil && *p.Owner == a.relay.owner
@@ -378,9 +438,13 @@ func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.U
 			all = append(all, a.unsearched(b, p)...)
 		case slices.Contains(still, p.Destination):
 			begun := observe.PositionStats{Loading: true} // of a shard that is not there yet
-			if at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool { return f.Destination == p.Destination && f.Shard == p.Shard }); at >= 0 {
+			at := slices.IndexFunc(figures.Positions, func(f observe.PositionStats) bool {
+				return f.Destination == p.Destination && f.Shard == p.Shard
+			})
+			if at >= 0 {
 				begun = figures.Positions[at]
 			}
+
 			s, due := a.unsent(b, p, &begun, unrouted)
 			if begun.Loading {
 				s.key += fmt.Sprint(" ", p.UpdatedAt, begun.Blocked, searched)
@@ -390,6 +454,7 @@ func (a *hangCheck) unread(b *observe.Backlog, still []string, unrouted *store.U
 			}
 		}
 	}
+
 	return all
 }
 
@@ -402,14 +467,17 @@ func (a *hangCheck) unsearched(b *observe.Backlog, p *observe.Position) []suspic
 		s.reason = func(lasted time.Duration) string {
 			return fmt.Sprintf("event %d has no route and is not stored, for %v at least", p.Oldest.EventID, lasted)
 		}
+
 	case isDue(b, b.NextDelayed):
 		s.key = fmt.Sprint(b.NextDelayed, p.UpdatedAt)
 		s.reason = func(lasted time.Duration) string {
 			return fmt.Sprintf("an event whose delay has passed is not handed out, for %v at least", lasted)
 		}
+
 	default:
 		return nil
 	}
+
 	return []suspicion{s}
 }
 
@@ -421,8 +489,13 @@ func (a *hangCheck) mayNotRead(d *observe.DestinationBacklog, f *observe.Positio
 	if to == nil {
 		return true
 	}
-	waits := f.Blocked > 0 || f.Ranges > 0 || d.Retry.N+d.Parked.N > 0 || to.Blocks() && d.Dead.N > 0
-	return to.Total && waits || to.Position != nil && f.Ranges >= exactly.MaxGaps
+	if to.Position != nil && f.Ranges >= exactly.MaxGaps {
+		return true
+	}
+
+	isStored := d.Retry.N+d.Parked.N > 0 || to.Blocks() && d.Dead.N > 0
+	waits := isStored || f.Blocked > 0 || f.Ranges > 0
+	return to.Total && waits
 }
 
 // alone reports whether no other relay has a shard of the destination: the backlog does not say whose stored deliveries are due.
@@ -437,26 +510,33 @@ func (a *hangCheck) alone(b *observe.Backlog, destination string) bool {
 func (a *hangCheck) unsent(b *observe.Backlog, p *observe.Position, f *observe.PositionStats, unrouted *store.Unrouted) (s suspicion, due bool) {
 	s = suspicion{what: p.Name(), within: a.lanes[p.Destination].within, own: true}
 	d := b.Destination(p.Destination)
+	hasStored := f.Blocked > 0 || d.Retry.N > 0
+
 	switch {
 	case isDue(b, d.NextDue) && a.alone(b, p.Destination):
-		s.key, s.reason = d.NextDue.String(), undone("a stored delivery", p.Destination, "begun")
+		s.key = d.NextDue.String()
+		s.reason = undone("a stored delivery", p.Destination, "begun")
 	case p.Oldest != nil && a.mayNotRead(&d, f):
 		return s, false
 	case p.Oldest != nil:
 		s.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
 		s.within += a.relay.config.PollInterval
 		s.reason = undone(fmt.Sprintf("event %d", p.Oldest.EventID), p.Destination, "read or not answered")
+
 	case f.Loading && unrouted != nil && slices.Contains(a.relay.DestinationsOf(unrouted.EventType), p.Destination):
 		s.key = fmt.Sprint(unrouted.EventID, unrouted.UpdatedAt)
 		s.reason = undone(fmt.Sprintf("event %d, which has gained a route,", unrouted.EventID), p.Destination, "handed out")
-	case p.Replay != nil && !f.Loading && f.Blocked == 0 && d.Retry.N == 0: // otherwise it may have to wait for stored deliveries
-		s.key, s.reason = fmt.Sprint(p.Replay.ID, p.Replay.UpdatedAt), undone(fmt.Sprintf("replay %d", p.Replay.ID), p.Destination, "continued")
+	case p.Replay != nil && !f.Loading && !hasStored: // otherwise it may have to wait for stored deliveries
+		s.key = fmt.Sprint(p.Replay.ID, p.Replay.UpdatedAt)
+		s.reason = undone(fmt.Sprintf("replay %d", p.Replay.ID), p.Destination, "continued")
 		if p.Replay.Rate > 0 {
 			s.within += time.Duration(min(1/p.Replay.Rate, time.Hour.Seconds()) * float64(time.Second))
 		}
+
 	default:
 		return s, false
 	}
+
 	return s, true
 }
 
@@ -478,13 +558,15 @@ func (r *Relay) Health() observe.Health {
 
 // watchdog runs the check until ctx ends, and announces its findings.
 func (r *Relay) watchdog(ctx context.Context) {
-	seconds, checks := make(chan struct{}, 1), make(chan struct{}, 1)
+	seconds := make(chan struct{}, 1)
+	checks := make(chan struct{}, 1)
 	signal := func(to chan<- struct{}) {
 		select {
 		case to <- struct{}{}:
 		default: // the one before is still under way
 		}
 	}
+
 	var work sync.WaitGroup
 	work.Go(func() {
 		r.hangCheck.count(ctx, r.beat, func() {
@@ -494,12 +576,14 @@ func (r *Relay) watchdog(ctx context.Context) {
 			}
 		})
 	})
+
 	work.Go(func() { announceHangs(ctx, r.hangCheck, r.dispatcher, seconds, r.log) })
 	work.Go(func() {
 		for await(ctx, checks) {
 			r.hangCheck.run(ctx)
 		}
 	})
+
 	work.Wait()
 }
 
@@ -518,6 +602,7 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 func announceHangs(ctx context.Context, a *hangCheck, to delivery.Observer, seconds <-chan struct{}, log *slog.Logger) {
 	told := make(chan struct{})
 	close(told)
+
 	known := make(map[string]bool)
 	for await(ctx, seconds) {
 		var news []delivery.Incident
@@ -530,14 +615,18 @@ func announceHangs(ctx context.Context, a *hangCheck, to delivery.Observer, seco
 			log.ErrorContext(ctx, "relay hangs", "part", h.Part, "reason", h.Reason, "restart_helps", h.Restart)
 			news = append(news, delivery.Incident{Kind: delivery.IncidentHang, Time: time.Now(), Err: hangError(h.Reason)})
 		}
+
 		if len(all) == 0 && len(known) > 0 {
 			clear(known)
 			log.InfoContext(ctx, "relay no longer hangs")
 			news = append(news, delivery.Incident{Kind: delivery.IncidentHangOver, Time: time.Now()})
 		}
+
 		if len(news) > 0 {
-			before, done := told, make(chan struct{})
+			before := told
+			done := make(chan struct{})
 			told = done
+
 			go func() {
 				defer close(done)
 				<-before

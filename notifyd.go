@@ -126,27 +126,40 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
+
 	cfg := pool.Config()
 	r := &Relay{
-		config:    config,
-		program:   config.program(),
-		beat:      time.Second,
-		pool:      pool,
-		log:       config.Logger,
-		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: config.Schema, Wants: config.Connections + store.BesideClaims},
-		listens:   make(chan struct{}),
-		ready:     make(chan struct{}),
-		refused:   make(chan error, 1),
-		owner:     store.NewOwner(),
-		starts:    make(map[string]engine.Start),
+		config:  config,
+		program: config.program(),
+		beat:    time.Second,
+		pool:    pool,
+		log:     config.Logger,
+		connector: &store.Connector{
+			Config: cfg.ConnConfig,
+			Before: cfg.BeforeConnect,
+			Schema: config.Schema,
+			Wants:  config.Connections + store.BesideClaims,
+		},
+		listens: make(chan struct{}),
+		ready:   make(chan struct{}),
+		refused: make(chan error, 1),
+		owner:   store.NewOwner(),
+		starts:  make(map[string]engine.Start),
 	}
-	r.pauses.relay, r.hangCheck = r, newHangCheck(r)
+
+	r.pauses.relay = r
+	r.hangCheck = newHangCheck(r)
+
 	r.ops, err = ops.New(pool, ops.Config{
-		Schema: config.Schema, DeleteEvents: config.Retention.Keep == 0, ReportTo: r.reportTo, Paused: r.pauses.changed,
+		Schema:       config.Schema,
+		DeleteEvents: config.Retention.Keep == 0,
+		ReportTo:     r.reportTo,
+		Paused:       r.pauses.changed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("notifyd: %w", err)
 	}
+
 	r.listening = r.connector
 	if config.ListenConfig != nil {
 		r.listening = &store.Connector{Config: config.ListenConfig, Schema: config.Schema}
@@ -154,6 +167,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	if err := r.wire(); err != nil {
 		return nil, err
 	}
+
 	return r, nil
 }
 
@@ -163,30 +177,38 @@ func (r *Relay) wire() error {
 	if !r.config.PollingOnly {
 		r.trigger = listener.NewTrigger(r.connectTrigger, r.log)
 	}
+
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	r.calls = store.NewCalls(r.connector, func(err error) { store.Report(r.dispatcher, "calls with large events", err) })
+
 	d, err := dispatch.New(dispatch.Config{
 		Window:          r.config.LockBudget / 2, // a claim waits for its deliveries
-		ShutdownTimeout: r.config.ShutdownTimeout, Reserve: r.limits.Reserve, Calls: r.calls,
+		ShutdownTimeout: r.config.ShutdownTimeout,
+		Reserve:         r.limits.Reserve,
+		Calls:           r.calls,
 	}, r.config.Observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
+
 	r.dispatcher = d
 	if r.config.PollingOnly {
 		close(r.listens)
 		return nil
 	}
+
 	return r.wireListener()
 }
 
 // wireListener creates the part that listens.
 func (r *Relay) wireListener() error {
 	r.canListen = sync.OnceFunc(func() { close(r.listens) })
+
 	if r.config.Shared != nil {
 		r.listener = r.config.Shared.listener
 		return nil
 	}
+
 	r.listener = listener.New(func(ctx context.Context) (*pgx.Conn, error) {
 		conn, err := r.listening.Connect(ctx, "listen")
 		if errors.Is(err, store.ErrPooler) {
@@ -194,22 +216,30 @@ func (r *Relay) wireListener() error {
 		}
 		return conn, err
 	}, r.log, r.subscriber())
+
 	if r.config.Canary == 0 {
 		return nil
 	}
+
 	return r.listener.Prove(listener.Proof{
-		Channel: canaryChannel(r.owner), Every: r.config.Canary, Notify: hints{r}.Notify,
+		Channel: canaryChannel(r.owner),
+		Every:   r.config.Canary,
+		Notify:  hints{r}.Notify,
 	})
 }
 
 // subscriber returns the relay's part in a listener.
 func (r *Relay) subscriber() *listener.Subscriber {
 	return &listener.Subscriber{
-		Channel: pgschema.Channel(r.config.Schema), Hints: hints{r}, OnListen: r.canListen, OnBlind: hints{r}.Blind,
+		Channel:  pgschema.Channel(r.config.Schema),
+		Hints:    hints{r},
+		OnListen: r.canListen,
+		OnBlind:  hints{r}.Blind,
 		OnChange: func(err error) {
 			incident := delivery.Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 			if err != nil {
-				incident.Kind, incident.Err = delivery.IncidentListenerLost, err
+				incident.Kind = delivery.IncidentListenerLost
+				incident.Err = err
 			}
 			r.dispatcher.Observe(incident)
 		},
@@ -257,16 +287,20 @@ func (r *Relay) Handle(pattern string, d Destination) error {
 // middleware would take something away from the handler, or a [*handlers.FieldError] for each mistake in the lane.
 func (r *Relay) Add(d Destination) error {
 	invalid := func(err error) error { return fmt.Errorf("notifyd: %w %q: %w", ErrDestination, d.Name, err) }
+
 	start, err := engine.ParseStart(d.Lane.StartFrom)
 	if err != nil {
 		return invalid(field.Errorf("start_from", "%q: %w", d.Lane.StartFrom, err))
 	}
+
 	h := d.Handler
 	if h != nil {
-		if h, err = delivery.Chain(h, slices.Concat(r.middleware, d.Middleware)...); err != nil {
+		h, err = delivery.Chain(h, slices.Concat(r.middleware, d.Middleware)...)
+		if err != nil {
 			return invalid(err)
 		}
 	}
+
 	needs := laneconf.NeedsStream(d.Lane)
 	if positions, is := delivery.As[delivery.PositionStore](h); is && positions.StoresPosition() {
 		if err := keepsPosition(d); err != nil {
@@ -274,7 +308,9 @@ func (r *Relay) Add(d Destination) error {
 		}
 		needs = append(needs, "exactly once")
 	}
-	if err := r.dispatcher.Add(d.Name, h, dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey, Type: typeOf(d.Handler)}); err != nil {
+
+	lane := dispatch.LaneConfig{Lane: d.Lane, Filter: d.Filter, RateKey: d.RateKey, Type: typeOf(d.Handler)}
+	if err := r.dispatcher.Add(d.Name, h, lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	for _, setting := range needs {
@@ -283,6 +319,7 @@ func (r *Relay) Add(d Destination) error {
 	if start.Kind != engine.StartDefault {
 		r.starts[d.Name] = start
 	}
+
 	return nil
 }
 
@@ -319,11 +356,18 @@ func keepsPosition(d Destination) error {
 func (r *Relay) checkDeadLetters() error {
 	var all []dispatch.Receiver
 	for _, d := range r.dispatcher.Destinations() {
-		all = append(all, dispatch.Receiver{Name: d.Name, Lane: d.Lane, Routed: len(r.dispatcher.Patterns(d.Name)) > 0, Exact: d.Position != nil})
+		all = append(all, dispatch.Receiver{
+			Name:   d.Name,
+			Lane:   d.Lane,
+			Routed: len(r.dispatcher.Patterns(d.Name)) > 0,
+			Exact:  d.Position != nil,
+		})
 	}
+
 	if err := dispatch.CheckDeadLetters(all); err != nil {
 		return fmt.Errorf("notifyd: %w: %w", ErrDestination, err)
 	}
+
 	return nil
 }
 
@@ -359,11 +403,14 @@ func (r *Relay) Stats() observe.Stats {
 	if e := r.engine.Load(); e != nil {
 		(*e).Stats(&s)
 	}
+
 	if r.listener != nil {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
-	s.Connections, s.Hangs = r.connections(), r.hangCheck.hangs()
+
+	s.Connections = r.connections()
+	s.Hangs = r.hangCheck.hangs()
 	return s
 }
 
@@ -378,13 +425,19 @@ func (r *Relay) connections() (all []observe.ConnectionStats) {
 	for _, c := range r.connector.Conns() {
 		all = append(all, observe.ConnectionStats(c))
 	}
+
 	if r.listening != r.connector {
 		for _, c := range r.listening.Conns() {
 			all = append(all, observe.ConnectionStats(c))
 		}
 	}
+
 	pool := r.pool.Stat()
-	return append(all, observe.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
+	return append(all, observe.ConnectionStats{
+		Role:   "pool",
+		Open:   int(pool.TotalConns()),
+		Opened: uint64(pool.NewConnsCount()), //nolint:gosec // a count
+	})
 }
 
 // DestinationsOf returns the names of the destinations of an event type, none if no
@@ -473,18 +526,21 @@ func (r *Relay) Run(ctx context.Context) error {
 // runOnce is Run, of a relay that has not run yet.
 func (r *Relay) runOnce(ctx context.Context) error {
 	defer r.dispatcher.End()
+
 	if err := r.checkDeadLetters(); err != nil {
 		return err
 	}
 	if len(r.dispatcher.Destinations()) == 0 {
 		r.log.WarnContext(ctx, "relay has no destinations: events wait until it has some")
 	}
+
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
 		if r.session != nil {
 			r.session.Close(ctx)
 		}
 		return err
 	}
+
 	return r.run(ctx)
 }
 
@@ -494,22 +550,26 @@ func (r *Relay) runOnce(ctx context.Context) error {
 func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
 	ctx, cancel := answeredSoon(ctx)
 	defer cancel()
+
 	if why == "" {
 		if err := store.NoteReload(ctx, r.pool, r.config.Schema, r.owner); err != nil {
 			return fmt.Errorf("notifyd: %w", err)
 		}
 		return nil
 	}
+
 	if err := store.NoteRefusal(ctx, r.pool, r.config.Schema, r.owner, why); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
+
 	return nil
 }
 
 // answeredSoon bounds a statement through the pool, which itself waits for as long as ctx lasts: for a
 // connection, and for a server that has vanished.
 func answeredSoon(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, store.RoundTripTimeout, fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
+	late := fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout)
+	return context.WithTimeoutCause(ctx, store.RoundTripTimeout, late)
 }
 
 // pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
@@ -527,10 +587,12 @@ type pauses struct {
 func (p *pauses) changed(destination string, is bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	change := p.relay.dispatcher.Resume
 	if is {
 		change = p.relay.dispatcher.Pause
 	}
+
 	_ = change(destination) // it may be a destination of another relay
 }
 
@@ -538,10 +600,12 @@ func (p *pauses) changed(destination string, is bool) {
 func (p *pauses) honour(ctx context.Context) (now store.ClockReading, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	paused, confirmed, now, err := p.relay.session.Paused(ctx)
 	if err != nil {
 		return now, err
 	}
+
 	p.relay.dispatcher.SetPaused(paused)
 
 	reports := p.relay.reports()
@@ -576,6 +640,7 @@ func (p *pauses) follow(ctx context.Context) {
 		if err == nil {
 			err = clock.look(ctx, now)
 		}
+
 		switch {
 		case err == nil, ctx.Err() != nil:
 		case store.IsDown(err): // reported once for all sessions
@@ -583,6 +648,7 @@ func (p *pauses) follow(ctx context.Context) {
 		case !failing:
 			p.relay.log.WarnContext(ctx, "pauses cannot be read", "err", err)
 		}
+
 		failing = err != nil
 	}
 }
@@ -615,6 +681,7 @@ func (w *clockWatch) look(ctx context.Context, now store.ClockReading) error {
 		w.relay.log.WarnContext(ctx, "clock of the database was set back")
 		w.next = now.To
 	}
+
 	if now.To.Before(w.next) {
 		return nil
 	}
@@ -630,6 +697,7 @@ func (w *clockWatch) look(ctx context.Context, now store.ClockReading) error {
 	if n > 0 || isStep {
 		(*w.relay.engine.Load()).Payload(wordDeliveries)
 	}
+
 	return err
 }
 
@@ -655,12 +723,14 @@ func NewShared(canary time.Duration, log *slog.Logger) *Shared {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+
 	s := &Shared{}
 	s.listener = listener.New(s.connect, log)
 	if canary > 0 {
 		// It has a channel, an interval and a function, so it is not refused.
 		_ = s.listener.Prove(listener.Proof{Channel: canaryChannel(store.NewOwner()), Every: canary, Notify: s.notify})
 	}
+
 	return s
 }
 
@@ -677,17 +747,20 @@ func (s *Shared) listen(ctx context.Context, r *Relay, sub *listener.Subscriber)
 func (s *Shared) join(ctx context.Context, r *Relay, sub *listener.Subscriber) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
+
 	s.setRelays(append(slices.Clone(s.present()), r))
 	s.listener.Subscribe(sub)
 	if s.stop != nil {
 		return
 	}
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the first relay
 	ended := make(chan struct{})
 	go func() { // stop waits for it
 		defer close(ended)
 		_ = s.listener.Run(ctx) // returns only the cause of ctx
 	}()
+
 	s.stop = func() {
 		cancel()
 		<-ended
@@ -697,6 +770,7 @@ func (s *Shared) join(ctx context.Context, r *Relay, sub *listener.Subscriber) {
 func (s *Shared) leave(r *Relay, sub *listener.Subscriber) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
+
 	s.listener.Unsubscribe(sub)
 	left := slices.DeleteFunc(slices.Clone(s.present()), func(other *Relay) bool { return other == r })
 	s.setRelays(left)
@@ -728,12 +802,14 @@ func (s *Shared) connect(ctx context.Context) (*pgx.Conn, error) {
 	if len(relays) == 0 {
 		return nil, errNoRelay
 	}
+
 	conn, err := relays[0].listening.Connect(ctx, "listen")
 	if errors.Is(err, store.ErrPooler) {
 		for _, r := range relays {
 			r.pooled(ctx, err)
 		}
 	}
+
 	return conn, err
 }
 
@@ -741,9 +817,11 @@ func (s *Shared) connect(ctx context.Context) (*pgx.Conn, error) {
 func (s *Shared) notify(ctx context.Context, channel, payload string) error {
 	err := errNoRelay
 	for _, r := range s.present() {
-		if err = (hints{r}).Notify(ctx, channel, payload); err == nil || store.IsDown(err) || ctx.Err() != nil {
+		err = (hints{r}).Notify(ctx, channel, payload)
+		if err == nil || store.IsDown(err) || ctx.Err() != nil {
 			break
 		}
 	}
+
 	return err
 }

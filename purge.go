@@ -49,9 +49,12 @@ type purger struct {
 
 func newPurger(r *Relay) *purger {
 	p := &purger{
-		Relay: r, deletes: r.config.Retention.Keep > 0 || r.stream, once: make(chan struct{}),
+		Relay:   r,
+		deletes: r.config.Retention.Keep > 0 || r.stream,
+		once:    make(chan struct{}),
 		removed: newRemoved(r.dispatcher.Has),
 	}
+
 	if r.config.Retention.Daily() {
 		p.partitions = store.NewPartitions(r.connector)
 	}
@@ -65,18 +68,22 @@ func (p *purger) run(ctx context.Context) {
 		done()
 		return
 	}
+
 	wait := purgeEvery / 10 // soon after the start, but not first thing
 	if p.config.UntilIdle {
 		wait = idlePause
 	}
+
 	for pause(ctx, wait) {
 		p.purgeAll(ctx)
 		p.lookForRemoved(ctx)
 		done()
+
 		wait = purgeEvery
 		if p.config.Retention.Keep == 0 && p.partitions == nil {
 			wait = purgeSoon
 		}
+
 		wait = max(wait, purgeRest*p.lastBatch)
 	}
 }
@@ -89,9 +96,11 @@ func (p *purger) purgeAll(ctx context.Context) {
 		session = store.NewSession(p.connector, store.SessionOptions{Mode: outboxsql.ModeStream})
 		defer session.Close(ctx)
 	}
+
 	for _, in := range p.keepPartitions(ctx) {
 		p.purgeRange(ctx, session, in)
 	}
+
 	p.reportRefused(ctx)
 }
 
@@ -107,11 +116,13 @@ func (p *purger) purgeRange(ctx context.Context, session *store.Session, in stor
 		if len(ignored) > 0 {
 			err = p.refused.addIgnored(ignored)
 		}
+
 		switch {
 		case err == nil:
 			in.After = next
 			more = rest || batch < most
 			batch = min(2*batch, most)
+
 		case sessions.IsOfRow(err) && batch > 1:
 			batch /= 2
 		case sessions.IsOfRow(err) && p.refused.hasRoom():
@@ -120,12 +131,15 @@ func (p *purger) purgeRange(ctx context.Context, session *store.Session, in stor
 				p.report(ctx, fmt.Errorf("delivered events: %w", errors.Join(err, ferr)))
 				return
 			}
+
 			p.refused.add(id, err)
 			in.After = id
+
 		default:
 			p.report(ctx, fmt.Errorf("delivered events: %w", err))
 			return
 		}
+
 		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
 	}
 }
@@ -155,8 +169,11 @@ func (r *refusedEvents) add(id int64, err error) {
 	if r.until == nil {
 		r.until = make(map[int64]time.Time)
 	}
+
 	r.until[id] = time.Now().Add(refusedAgain)
-	r.first, r.err, r.isNew = id, err, true
+	r.first = id
+	r.err = err
+	r.isNew = true
 }
 
 // addIgnored adds events whose deletion a trigger ignores. It returns an error if there are too many.
@@ -168,6 +185,7 @@ func (r *refusedEvents) addIgnored(ids []int64) error {
 		}
 		r.add(id, ignored)
 	}
+
 	return nil
 }
 
@@ -176,8 +194,10 @@ func (r *refusedEvents) addIgnored(ids []int64) error {
 func (p *purger) reportRefused(ctx context.Context) {
 	r := &p.refused
 	if r.isNew && ctx.Err() == nil {
-		p.log.WarnContext(ctx, "delivered events cannot be deleted", "events", len(r.until), "event_id", r.first, "err", r.err, "cure", store.CureOf(r.err))
+		p.log.WarnContext(ctx, "delivered events cannot be deleted",
+			"events", len(r.until), "event_id", r.first, "err", r.err, "cure", store.CureOf(r.err))
 	}
+
 	r.isNew = false
 	now := time.Now()
 	maps.DeleteFunc(r.until, func(_ int64, until time.Time) bool { return now.After(until) })
@@ -199,6 +219,7 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 	if p.partitions == nil {
 		return []store.Range{store.AllIDs()}
 	}
+
 	u, err := p.partitions.Keep(ctx, time.Time{}, p.config.Retention.Keep)
 	if err != nil {
 		p.report(ctx, fmt.Errorf("partitions: %w", err))
@@ -209,9 +230,11 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 	for _, name := range u.Dropped {
 		p.log.InfoContext(ctx, "partition dropped", "partition", name)
 	}
+
 	for name, why := range u.Kept {
 		p.log.InfoContext(ctx, "partition is old enough to be dropped, but is kept", "partition", name, "reason", why)
 	}
+
 	switch {
 	case err != nil && !u.Partitioned: // it is unknown whether there are any
 		return nil
@@ -222,6 +245,7 @@ func (p *purger) keepPartitions(ctx context.Context) []store.Range {
 		}
 		return []store.Range{store.AllIDs()}
 	}
+
 	return u.Purge
 }
 
@@ -230,6 +254,7 @@ func (p *purger) lookForRemoved(ctx context.Context) {
 	if !p.stream {
 		return
 	}
+
 	var all []observe.Position
 	err := p.session.Do(ctx, "find positions that hold back the purge", func(ctx context.Context, conn *sessions.Conn) error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
@@ -241,6 +266,7 @@ func (p *purger) lookForRemoved(ctx context.Context) {
 		p.report(ctx, fmt.Errorf("positions: %w", err))
 		return
 	}
+
 	for _, i := range p.removed.look(time.Now(), all) {
 		p.log.WarnContext(ctx, "removed destination holds back the purge", "destination", i.Destination, "err", i.Err)
 		p.dispatcher.Observe(i)
@@ -268,9 +294,11 @@ func (w *removed) look(now time.Time, all []observe.Position) (news []delivery.I
 	held := make(map[string]bool)
 	for i := range all {
 		p := &all[i]
-		if p.Destination == "" || p.Session != nil || !p.HoldsBack || w.known(p.Destination) {
+		isHeld := p.Session != nil || w.known(p.Destination)
+		if p.Destination == "" || isHeld || !p.HoldsBack {
 			continue
 		}
+
 		held[p.Destination] = true
 		if w.since[p.Destination].IsZero() {
 			w.since[p.Destination] = now
@@ -278,15 +306,23 @@ func (w *removed) look(now time.Time, all []observe.Position) (news []delivery.I
 		if w.told[p.Destination] || now.Sub(w.since[p.Destination]) < removedAfter {
 			continue
 		}
+
 		w.told[p.Destination] = true
-		news = append(news, delivery.Incident{Kind: delivery.IncidentHeldBack, Time: now, Destination: p.Destination, Err: fmt.Errorf(
-			"no relay has it, and its position keeps the events above %d from being purged: put it back, or notifyd positions forget %q", p.Lowest, p.Destination)})
+		news = append(news, delivery.Incident{
+			Kind:        delivery.IncidentHeldBack,
+			Time:        now,
+			Destination: p.Destination,
+			Err: fmt.Errorf("no relay has it, and its position keeps the events above %d from being purged: "+
+				"put it back, or notifyd positions forget %q", p.Lowest, p.Destination),
+		})
 	}
+
 	for name := range w.since {
 		if !held[name] {
 			delete(w.since, name)
 			delete(w.told, name)
 		}
 	}
+
 	return news
 }

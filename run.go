@@ -28,22 +28,26 @@ func (r *Relay) prepare(ctx context.Context) error {
 	const start = "start of the relay"
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+
 	for ctx.Err() == nil {
 		err := r.checkSchema(ctx)
 		switch {
 		case err == nil:
 			store.Report(r.dispatcher, start, nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), modelock.EndsRelay(err), errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), modelock.EndsRelay(err),
+			errors.Is(err, outboxsql.ErrStream), errors.Is(err, ErrNeedsStream):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
 				return err
 			}
 			continue
+
 		case ctx.Err() == nil:
 			store.Report(r.dispatcher, start, err)
 		}
+
 		timer := time.NewTimer(pause.NextBackOff())
 		select {
 		case <-ctx.Done():
@@ -51,6 +55,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+
 	return nil
 }
 
@@ -60,8 +65,10 @@ func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 	if r.config.ListenConfig == nil || r.connector.Redirected() {
 		return fmt.Errorf("notifyd: database.url: %w; a direct database.listen_url would be used for all connections", err)
 	}
+
 	r.connector.Redirect(r.config.ListenConfig)
-	r.log.WarnContext(ctx, "database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
+	r.log.WarnContext(ctx,
+		"database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
 		"host", r.config.ListenConfig.Host, "port", r.config.ListenConfig.Port)
 	return nil
 }
@@ -75,6 +82,7 @@ func (r *Relay) sharePooler(ctx context.Context) {
 	if r.trigger == nil {
 		return
 	}
+
 	conn, err := r.connectTrigger(ctx)
 	switch {
 	case err == nil:
@@ -90,9 +98,11 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		return err
 	}
 	defer store.Close(ctx, conn.Conn)
+
 	if err := outboxsql.Check(ctx, conn, r.config.Schema); err != nil {
 		return err
 	}
+
 	state, err := outboxsql.ReadState(ctx, conn, r.config.Schema)
 	if err != nil {
 		return err
@@ -100,7 +110,9 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if err := state.Home.Check(r.config.Schema); err != nil {
 		return err
 	}
-	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
+
+	r.stream = state.Mode == outboxsql.ModeStream
+	if r.stream {
 		if err := pgschema.CheckIDs(ctx, conn, r.config.Schema); err != nil {
 			return err
 		}
@@ -110,13 +122,16 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		if conn.IsShared() {
 			r.sharePooler(ctx)
 		}
+
 		r.readStream()
 		return r.missDestinations(ctx)
 	}
+
 	if len(r.needy) > 0 {
 		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
 			r.config.Schema, strings.Join(r.needy, ", "), ErrNeedsStream)
 	}
+
 	if conn.IsShared() {
 		return store.ErrPooler
 	}
@@ -126,6 +141,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if err := r.session.Hold(ctx); err != nil {
 		return err
 	}
+
 	return r.missDestinations(ctx)
 }
 
@@ -136,14 +152,17 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 	if _, err := r.pauses.honour(ctx); err != nil && !store.IsDenied(err) {
 		return err
 	}
+
 	names, err := r.session.Destinations(ctx)
 	if err != nil {
 		return err
 	}
+
 	names = slices.DeleteFunc(names, r.dispatcher.Has)
 	if len(names) > 0 {
 		r.log.WarnContext(ctx, "deliveries wait for destinations that this relay does not have", "destinations", names)
 	}
+
 	return nil
 }
 
@@ -152,8 +171,10 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 func (r *Relay) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
+
 	var outside, inside sync.WaitGroup
 	switch {
 	case r.listener == nil:
@@ -162,9 +183,11 @@ func (r *Relay) run(ctx context.Context) error {
 	default:
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 	}
+
 	if r.trigger != nil {
 		inside.Go(func() { _ = r.trigger.Run(inner) }) // the same
 	}
+
 	purger := newPurger(r)
 	outside.Go(func() { purger.run(ctx) })
 	if r.config.UntilIdle {
@@ -175,6 +198,7 @@ func (r *Relay) run(ctx context.Context) error {
 			}
 		})
 	}
+
 	outside.Go(func() { r.announce(ctx) })
 	outside.Go(func() { r.watchdog(ctx) })
 	outside.Go(func() { r.pauses.follow(ctx) })
@@ -185,10 +209,12 @@ func (r *Relay) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
+
 	mode := outboxsql.ModeQueue
 	if r.stream {
 		mode = outboxsql.ModeStream
 	}
+
 	r.log.InfoContext(ctx, "relay started", "schema", r.config.Schema, "mode", string(mode))
 
 	err := r.deliver(ctx)
@@ -196,6 +222,7 @@ func (r *Relay) run(ctx context.Context) error {
 	outside.Wait()
 	stopInner()
 	inside.Wait()
+
 	if err == nil { // otherwise a handler may still be using a session
 		for _, s := range r.sessions {
 			s.Close(ctx)
@@ -203,14 +230,18 @@ func (r *Relay) run(ctx context.Context) error {
 		r.limits.Close(ctx)
 		r.calls.Close(ctx)
 	}
+
 	r.session.Close(ctx)
+
 	if cause := context.Cause(ctx); modelock.EndsRelay(cause) && !modelock.EndsRelay(err) {
 		err = errors.Join(cause, err)
 	}
+
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
+
 	return nil
 }
 
@@ -230,6 +261,7 @@ func (r *Relay) announce(ctx context.Context) {
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 		return false
@@ -262,21 +294,34 @@ type hintReceiver interface {
 // claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
 	o := queue.SessionOptions{
-		Owner: r.owner, Lease: r.config.Lease, EventBytes: r.config.MaxEventBytes, Delete: r.config.Retention.Keep == 0,
-		Program: r.program, Refused: r.refuse,
+		Owner:      r.owner,
+		Lease:      r.config.Lease,
+		EventBytes: r.config.MaxEventBytes,
+		Delete:     r.config.Retention.Keep == 0,
+		Program:    r.program,
+		Refused:    r.refuse,
 	}
+
 	session := queue.NewMaintenance(r.connector, o)
 	options := queue.Options{
-		Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Leases: session, House: session, Companions: session, Log: r.log,
+		Limits:     r.config.limits(),
+		Dispatcher: r.dispatcher,
+		Outbox:     r.config.Outbox,
+		Leases:     session,
+		House:      session,
+		Companions: session,
+		Log:        r.log,
 	}
 	for range r.config.Connections {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
 		options.Claimers = append(options.Claimers, session)
 	}
+
 	if r.trigger != nil {
 		options.Trigger = r.trigger
 	}
+
 	r.session = session.Session
 	engine := queue.New(options)
 	r.queue.Store(engine)
@@ -286,13 +331,22 @@ func (r *Relay) claimQueue() {
 // readStream creates the engine of a stream.
 func (r *Relay) readStream() {
 	o := stream.Options{
-		Limits: r.config.limits(), Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Program: r.program, Outbox: r.config.Outbox, Starts: r.starts, Log: r.log,
+		Limits:     r.config.limits(),
+		Dispatcher: r.dispatcher,
+		Connector:  r.connector,
+		Owner:      r.owner,
+		Program:    r.program,
+		Outbox:     r.config.Outbox,
+		Starts:     r.starts,
+		Log:        r.log,
 	}
+
 	if r.trigger != nil {
 		o.Trigger = r.trigger
 		r.trigger.Announce(pgschema.Channel(r.config.Schema))
 		r.trigger.CloseIdle(triggerIdle)
 	}
+
 	engine := stream.New(o)
 	r.session = store.NewBorrower(engine, r.owner)
 	r.use(engine)
@@ -308,6 +362,7 @@ func (h hints) Notify(ctx context.Context, channel, payload string) error {
 	if !r.stream {
 		return r.trigger.Notify(ctx, channel, payload) //nolint:wrapcheck // the listener says what failed
 	}
+
 	//nolint:wrapcheck // the same
 	return r.session.Do(ctx, "send a notification", func(ctx context.Context, conn *sessions.Conn) error {
 		return pgschema.Notify(ctx, conn, channel, payload)
@@ -368,6 +423,7 @@ func (h hints) Payload(word string, from uint32) bool {
 	if word == listener.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
 		return true
 	}
+
 	return (*e).Payload(word)
 }
 
@@ -391,6 +447,7 @@ func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
 	if !await(ctx, purged) {
 		return false
 	}
+
 	var idle, failing bool
 	var ended uint64
 	for {
@@ -398,16 +455,22 @@ func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
 		if q := r.queue.Load(); q != nil && q.Claims() {
 			busy = true
 		}
+
 		b, err := r.Backlog(ctx)
-		if err != nil && !failing && !store.IsDown(err) && ctx.Err() == nil {
+		isNew := err != nil && !failing
+		if isNew && !store.IsDown(err) && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "backlog cannot be read", "err", err)
 		}
+
 		failing = err != nil
 		is := !busy && err == nil && !leftover{relay: r, backlog: &b}.any()
 		if is && idle && now == ended {
 			return true
 		}
-		if idle, ended = is, now; !pause(ctx, idlePause) {
+
+		idle = is
+		ended = now
+		if !pause(ctx, idlePause) {
 			return false
 		}
 	}
@@ -439,20 +502,26 @@ func (l leftover) any() bool {
 			return true
 		}
 	}
+
 	if l.reads("") {
 		return true
 	}
 	if len(own) == 0 && len(all) > 0 || l.elsewhere("") { // no one routes, or another relay does
 		return false
 	}
+
+	// An event without a route is fresh until it is stored.
+	isFresh := func(t observe.TypeBacklog) bool {
+		to := l.relay.DestinationsOf(t.EventType)
+		return len(to) == 0 || slices.ContainsFunc(to, l.mine)
+	}
+	hasGainedRoute := func(t observe.TypeBacklog) bool {
+		return slices.ContainsFunc(l.relay.DestinationsOf(t.EventType), l.mine)
+	}
+
 	return l.soon(l.backlog.NextDelayed) ||
-		slices.ContainsFunc(l.backlog.Types, func(t observe.TypeBacklog) bool { // one without a route is fresh until it is stored
-			to := l.relay.DestinationsOf(t.EventType)
-			return len(to) == 0 || slices.ContainsFunc(to, l.mine)
-		}) ||
-		slices.ContainsFunc(l.backlog.Unrouted, func(t observe.TypeBacklog) bool { // one that has gained a route
-			return slices.ContainsFunc(l.relay.DestinationsOf(t.EventType), l.mine)
-		})
+		slices.ContainsFunc(l.backlog.Types, isFresh) ||
+		slices.ContainsFunc(l.backlog.Unrouted, hasGainedRoute)
 }
 
 // soon reports whether a stored delivery is due now, or within dueSoon.
@@ -494,6 +563,7 @@ func (l leftover) reads(destination string) bool {
 	if l.backlog.Mode != observe.ModeStream {
 		return false
 	}
+
 	all := l.positions(destination)
 	return len(all) == 0 || slices.ContainsFunc(all, func(p *observe.Position) bool {
 		d := l.relay.dispatcher.Destination(destination)
@@ -505,6 +575,7 @@ func (l leftover) reads(destination string) bool {
 		case d != nil && d.Total && l.relay.dispatcher.Blocked(destination) > 0:
 			return false
 		}
+
 		return p.Oldest != nil || p.Lag > store.OldestLooked
 	})
 }

@@ -93,7 +93,7 @@ func (t *target) resultOf(ctx context.Context, err error) *result {
 		text := err.Error()
 		if cure := exhaust.Cure(err); cure != "" {
 			r.exhausted = true
-			text = text + ": " + cure
+			text += ": " + cure
 		}
 
 		r.text = safecall.Clean(text)

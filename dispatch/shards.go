@@ -134,7 +134,7 @@ func progressOf(lanes []*lane) (all Progress) {
 	for _, l := range lanes {
 		p, counts := l.progress()
 		all.Name = p.Name
-		all.Answers = all.Answers + p.Answers
+		all.Answers += p.Answers
 		all.Within = max(all.Within, p.Within)
 
 		if counts {

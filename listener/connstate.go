@@ -88,6 +88,7 @@ type connState struct {
 func (l *connState) subscribe(s *Subscriber) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.subscribers = append(slices.Clone(l.subscribers), s)
 	if l.blind && s.OnBlind != nil {
 		s.OnBlind(true)
@@ -95,6 +96,7 @@ func (l *connState) subscribe(s *Subscriber) {
 	if !l.since.IsZero() && s.OnChange != nil {
 		s.OnChange(l.state.Trouble)
 	}
+
 	select {
 	case l.changed <- struct{}{}:
 	default:
@@ -112,11 +114,13 @@ func (l *connState) unsubscribe(s *Subscriber) {
 func (l *connState) subscribersOf(channel string) (all []*Subscriber) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	for _, s := range l.subscribers {
 		if s.Channel == channel {
 			all = append(all, s)
 		}
 	}
+
 	return all
 }
 
@@ -147,11 +151,15 @@ func (l *connState) changeAllLocked(err error) {
 // listens records that LISTEN was accepted on conn. Without a proof, conn counts as healthy.
 func (l *connState) listens(conn *pgx.Conn, prove bool) {
 	l.mu.Lock()
-	l.conn, l.proven, l.state.Listening = conn, false, true
+	l.conn = conn
+	l.proven = false
+	l.state.Listening = true
 	l.mu.Unlock()
+
 	if !prove {
 		l.healthy(conn)
 	}
+
 	select {
 	case l.poke <- struct{}{}:
 	default:
@@ -162,31 +170,42 @@ func (l *connState) listens(conn *pgx.Conn, prove bool) {
 func (l *connState) ended(ctx context.Context, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.state.Listening = false
 	if ctx.Err() != nil {
-		l.conn, l.proven, l.reason = nil, false, nil
+		l.conn = nil
+		l.proven = false
+		l.reason = nil
 		return
 	}
+
 	if l.reason != nil {
 		err = l.reason
 	}
+
 	if l.conn != nil {
 		l.lost++
 		l.state.Lost++
 	} else {
 		l.tries++
 	}
-	l.conn, l.proven, l.reason = nil, false, nil
+
+	l.conn = nil
+	l.proven = false
+	l.reason = nil
 	l.troubleLocked(ctx, err)
 }
 
 // troubleLocked begins an incident, or continues the current one.
 func (l *connState) troubleLocked(ctx context.Context, err error) {
-	l.state.Trouble, l.healthySince = err, time.Time{}
+	l.state.Trouble = err
+	l.healthySince = time.Time{}
 	l.setBlindLocked(true)
+
 	if !l.since.IsZero() {
 		return
 	}
+
 	l.since = time.Now()
 	l.changeAllLocked(err)
 	l.log.WarnContext(ctx, "not listening", "channels", l.channelsLocked(), "err", err)
@@ -197,6 +216,7 @@ func (l *connState) setBlindLocked(blind bool) {
 	if l.blind == blind {
 		return
 	}
+
 	l.blind = blind
 	for _, s := range l.subscribers {
 		if s.OnBlind != nil {
@@ -209,11 +229,16 @@ func (l *connState) setBlindLocked(blind bool) {
 func (l *connState) healthy(conn *pgx.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.conn != conn {
 		return
 	}
-	l.state.Trouble, l.proven, l.deaf = nil, true, false
+
+	l.state.Trouble = nil
+	l.proven = true
+	l.deaf = false
 	l.setBlindLocked(false)
+
 	if l.healthySince.IsZero() {
 		l.healthySince = time.Now()
 	}
@@ -224,16 +249,21 @@ func (l *connState) healthy(conn *pgx.Conn) {
 func (l *connState) settle() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.since.IsZero() || l.healthySince.IsZero() {
 		return 0
 	}
 	if left := calm - time.Since(l.healthySince); left > 0 {
 		return left
 	}
+
 	l.log.Info("listening again", "channels", l.channelsLocked(), "after", l.healthySince.Sub(l.since).Round(time.Millisecond),
 		"connections_lost", l.lost, "failed_attempts", l.tries)
-	l.since, l.lost, l.tries = time.Time{}, 0, 0
+	l.since = time.Time{}
+	l.lost = 0
+	l.tries = 0
 	l.changeAllLocked(nil)
+
 	return 0
 }
 
@@ -249,15 +279,18 @@ func (l *connState) closeDead(conn *pgx.Conn) {
 func (l *connState) markDead(conn *pgx.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.state.Overdue++
 	if l.conn != conn {
 		return false
 	}
+
 	l.deaf = !l.proven
 	l.reason = errDead
 	if l.deaf {
 		l.reason = ErrDeaf
 	}
+
 	l.state.Listening = false
 	return true
 }
@@ -270,8 +303,10 @@ func (l *connState) giveUp(ctx context.Context, conn *pgx.Conn, why error) {
 		l.reason = why
 	}
 	l.mu.Unlock()
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+
 	_ = conn.Close(ctx) // the socket is closed either way
 }
 
@@ -288,8 +323,10 @@ func (l *connState) receive(payload string) {
 	if err != nil {
 		return // another client notifies on this channel
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	select {
 	case l.heard <- n:
 	default: // more canaries than were sent
@@ -315,8 +352,10 @@ func (l *connState) watch(ctx context.Context, p *Proof) {
 	if p != nil {
 		every = p.Every
 	}
+
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+
 	for {
 		var over <-chan time.Time
 		var timer *time.Timer
@@ -324,6 +363,7 @@ func (l *connState) watch(ctx context.Context, p *Proof) {
 			timer = time.NewTimer(left)
 			over = timer.C
 		}
+
 		send := false
 		select {
 		case <-ctx.Done():
@@ -333,6 +373,7 @@ func (l *connState) watch(ctx context.Context, p *Proof) {
 		case <-tick.C:
 			send = p != nil
 		}
+
 		if timer != nil {
 			timer.Stop()
 		}
@@ -352,36 +393,47 @@ func (l *connState) sendCanary(ctx context.Context, p *Proof) {
 	if conn == nil {
 		return
 	}
+
 	l.mu.Lock()
 	l.state.Sent++
-	id, heard := l.state.Sent, make(chan uint64, 8)
+	id := l.state.Sent
+	heard := make(chan uint64, 8)
 	l.heard = heard
 	l.mu.Unlock()
+
 	begin := time.Now()
 	if err := p.Notify(ctx, p.Channel, strconv.FormatUint(id, 10)); err != nil {
 		l.unsent(ctx, err)
 		return
 	}
+
 	timeout := time.NewTimer(canaryTimeout)
 	defer timeout.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.poke: // a new connection needs a new canary
-			if conn = l.listener(); conn != nil {
+			conn = l.listener()
+			if conn != nil {
 				l.again()
 			}
 			return
+
 		case n := <-heard:
 			if n != id {
 				continue
 			}
+
 			l.mu.Lock()
-			l.state.Proven, l.state.RoundTrip = time.Now(), time.Since(begin)
+			l.state.Proven = time.Now()
+			l.state.RoundTrip = time.Since(begin)
 			l.mu.Unlock()
+
 			l.healthy(conn)
 			return
+
 		case <-timeout.C:
 			l.closeDead(conn)
 			return
@@ -402,8 +454,10 @@ func (l *connState) unsent(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.state.Unsent++
 	l.troubleLocked(ctx, fmt.Errorf("it is unknown whether notifications are heard: %w", err))
 }
@@ -417,9 +471,11 @@ func (c canaries) HandleNotification(ctx context.Context, n *pgconn.Notification
 
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
+
 	if err := conn.Ping(ctx); err != nil {
 		c.l.conn.giveUp(ctx, conn, fmt.Errorf("use the listening connection: %w", err))
 	}
+
 	return nil
 }
 

@@ -107,9 +107,11 @@ func reconnects() *backoff.ExponentialBackOff {
 // Prove makes the listener prove that notifications arrive. Without Prove, an accepted LISTEN counts as proof, and a
 // dead connection or a pooler goes unnoticed. Call Prove before Run. It fails if p is incomplete.
 func (l *Listener) Prove(p Proof) error {
-	if p.Channel == "" || len(l.conn.subscribersOf(p.Channel)) > 0 || p.Every <= 0 || p.Notify == nil {
+	isComplete := p.Channel != "" && p.Every > 0 && p.Notify != nil
+	if !isComplete || len(l.conn.subscribersOf(p.Channel)) > 0 {
 		return errProof
 	}
+
 	l.proof = &p
 	return nil
 }
@@ -124,9 +126,11 @@ func (l *Listener) State() State { return l.conn.now() }
 func (l *Listener) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { l.conn.watch(ctx, l.proof) })
+
 	for ctx.Err() == nil {
 		l.listen(ctx)
 	}
+
 	watch.Wait()
 	return context.Cause(ctx)
 }
@@ -142,23 +146,28 @@ func (l *Listener) listen(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
+
 	p := &pgxlisten.Listener{
 		Connect:        l.reconnect,
 		LogError:       l.conn.ended,
 		ReconnectDelay: time.Nanosecond, // reconnect has the pause, with backoff
 	}
+
 	names := l.conn.channels()
 	for _, name := range names {
 		p.Handle(name, handler{l, name})
 	}
+
 	l.channels = len(names)
 	if l.proof != nil {
 		p.Handle(l.proof.Channel, canaries{l})
 		l.channels++
 	}
+
 	if len(names) > 0 {
 		_ = p.Listen(ctx) // ends only with ctx
 	}
+
 	<-ctx.Done()
 	cancel()
 	changes.Wait()
@@ -171,21 +180,25 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	if lost && time.Since(l.connected) >= steady && !l.conn.isDeaf() {
 		l.pauses.Reset()
 	}
+
 	l.connected = time.Time{} // its duration has been used
 	if lost || l.failed {
 		timer := time.NewTimer(l.pauses.NextBackOff())
 		defer timer.Stop()
+
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timer.C:
 		}
 	}
+
 	conn, err := l.connect(ctx)
 	l.failed = err != nil
 	if err == nil {
 		l.connected = time.Now()
 	}
+
 	l.waiting = l.channels
 	return conn, err
 }
@@ -211,12 +224,14 @@ func (h handler) HandleBacklog(ctx context.Context, _ string, conn *pgx.Conn) er
 		h.l.conn.giveUp(ctx, conn, err)
 		return nil // the next use of conn fails, and pgxlisten opens another connection
 	}
+
 	for _, s := range h.l.conn.subscribersOf(h.channel) {
 		s.Hints.Rescan()
 		if s.OnListen != nil {
 			s.OnListen()
 		}
 	}
+
 	h.l.accepted(conn)
 	return nil
 }
@@ -229,6 +244,7 @@ func (h handler) HandleNotification(ctx context.Context, n *pgconn.Notification,
 		h.l.leave(ctx, conn, h.channel)
 		return nil
 	}
+
 	id, ok := ParsePayload(n.Payload)
 	for _, s := range subscribers {
 		if ok {
@@ -237,6 +253,7 @@ func (h handler) HandleNotification(ctx context.Context, n *pgconn.Notification,
 			s.Hints.Rescan()
 		}
 	}
+
 	return nil
 }
 
@@ -259,20 +276,26 @@ func (l *Listener) show(ctx context.Context, conn *pgx.Conn, channel string) err
 	if l.proof != nil {
 		idle = 2*l.proof.Every + canaryTimeout
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
+
 	// lock_timeout applies to this statement only. The lock outlasts the statement, and so does the limit.
 	_, err := conn.Exec(ctx, `SELECT CASE WHEN set_config('lock_timeout', $2, true) IS NOT NULL
 		AND set_config('idle_session_timeout', $3, false) IS NOT NULL THEN pg_advisory_lock_shared(`+listeningLock+`)::text END`,
 		channel, queueFor.String(), fmt.Sprint(idle.Milliseconds()))
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable {
-		by, found, failed := holderOf(ctx, conn, `l.objsubid = 2 AND l.classid = 1853122163 AND l.objid = (hashtext($1)::bigint & 4294967295)::oid`, channel)
+		by, found, failed := holderOf(ctx, conn, `l.objsubid = 2 AND l.classid = 1853122163
+			AND l.objid = (hashtext($1)::bigint & 4294967295)::oid`, channel)
 		if failed != nil || !found {
 			return cmp.Or(failed, wrap("show writers that a relay listens", err))
 		}
-		return fmt.Errorf("a session that is not a relay has the lock by which writers see that a relay listens: pid %d, user %s, application %q: run notifyd doctor",
+
+		return fmt.Errorf("a session that is not a relay has the lock by which writers see that a relay listens: "+
+			"pid %d, user %s, application %q: run notifyd doctor",
 			by.pid, by.user, by.application)
 	}
+
 	return wrap("show writers that a relay listens", err)
 }
 
@@ -280,6 +303,7 @@ func (l *Listener) show(ctx context.Context, conn *pgx.Conn, channel string) err
 func (l *Listener) leave(ctx context.Context, conn *pgx.Conn, channel string) {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
+
 	_, err := conn.Exec(ctx, `UNLISTEN `+pgx.Identifier{channel}.Sanitize())
 	if err == nil {
 		_, err = conn.Exec(ctx, `SELECT pg_advisory_unlock_shared(`+listeningLock+`)`, channel)

@@ -75,8 +75,14 @@ type released struct {
 // NewTrigger returns a Trigger that does nothing until Run runs.
 func NewTrigger(connect Connect, log *slog.Logger) *Trigger {
 	return &Trigger{
-		connect: connect, log: log, wanted: make(chan struct{}, 1), pauses: reconnects(),
-		checks: make(chan chan suppressed), releases: make(chan chan released), counts: make(chan chan count), notifications: make(chan notification),
+		connect:       connect,
+		log:           log,
+		wanted:        make(chan struct{}, 1),
+		pauses:        reconnects(),
+		checks:        make(chan chan suppressed),
+		releases:      make(chan chan released),
+		counts:        make(chan chan count),
+		notifications: make(chan notification),
 	}
 }
 
@@ -97,6 +103,7 @@ func (t *Trigger) Release(ctx context.Context) (uint64, error) {
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
+
 	select {
 	case r := <-answer:
 		return r.xid, r.err
@@ -114,6 +121,7 @@ func (t *Trigger) Queued(ctx context.Context) (writers int, err error) {
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
+
 	select {
 	case c := <-answer:
 		return c.writers, c.err
@@ -139,6 +147,7 @@ func (t *Trigger) Notify(ctx context.Context, channel, payload string) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+
 	select {
 	case err := <-n.sent:
 		return err
@@ -151,7 +160,8 @@ func (t *Trigger) notify(ctx context.Context, n notification) error {
 	full := false
 	err := t.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		err := pgschema.Notify(ctx, conn, n.channel, n.payload)
-		if full = errors.Is(err, pgschema.ErrNotifyQueue); full {
+		full = errors.Is(err, pgschema.ErrNotifyQueue)
+		if full {
 			return nil // the connection is fine
 		}
 		return err
@@ -159,12 +169,14 @@ func (t *Trigger) notify(ctx context.Context, n notification) error {
 	if full {
 		err = pgschema.ErrNotifyQueue
 	}
+
 	return wrap("send a notification", err)
 }
 
 // Run serves the other methods until ctx ends, and returns the cause.
 func (t *Trigger) Run(ctx context.Context) error {
 	defer t.closeConn(ctx)
+
 	retry := time.NewTimer(0)
 	if !retry.Stop() {
 		<-retry.C
@@ -198,12 +210,15 @@ func (t *Trigger) Run(ctx context.Context) error {
 			s.yes, s.err = t.keptByOther(ctx)
 			answer <- s
 			continue
+
 		case answer := <-t.releases:
 			wanting = false
+
 			select {
 			case <-t.wanted: // requested before this call of Release
 			default:
 			}
+
 			xid, err := t.unlock(ctx)
 			answer <- released{xid, err}
 		}
@@ -235,6 +250,7 @@ func (t *Trigger) hold(ctx context.Context) bool {
 	if !was && t.announce != "" {
 		_ = t.notify(ctx, notification{channel: t.announce, payload: WordPolling}) // after an error the lock is lost with the connection
 	}
+
 	return t.held
 }
 
@@ -247,12 +263,15 @@ func (t *Trigger) tryHold(ctx context.Context) bool {
 			return true
 		}
 	}
+
 	err := t.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT CASE WHEN pg_try_advisory_lock(`+lockKey+`) THEN `+limitIdle+` ELSE false END`, heldIdle.String()).Scan(&t.held)
+		try := `SELECT CASE WHEN pg_try_advisory_lock(` + lockKey + `) THEN ` + limitIdle + ` ELSE false END`
+		return c.QueryRow(ctx, try, heldIdle.String()).Scan(&t.held)
 	})
 	if err != nil || t.held {
 		return t.held
 	}
+
 	// Writers test the lock by taking it for a moment, and under load one of them always has it: an attempt without
 	// waiting never succeeds, and one that waits succeeds at once. Only a relay holds the lock for long, and waiting
 	// for a relay is useless.
@@ -260,6 +279,7 @@ func (t *Trigger) tryHold(ctx context.Context) bool {
 	if err != nil || relay {
 		return false
 	}
+
 	err = t.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, `SELECT CASE WHEN pg_advisory_lock(`+lockKey+`)::text IS NOT NULL THEN `+limitIdle+` END`, heldIdle.String())
 		t.held = err == nil
@@ -268,6 +288,7 @@ func (t *Trigger) tryHold(ctx context.Context) bool {
 		}
 		return err
 	})
+
 	return err == nil && t.held
 }
 
@@ -285,6 +306,7 @@ func (t *Trigger) Suppressed(ctx context.Context) (bool, error) {
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
+
 	select {
 	case s := <-answer:
 		return s.yes, s.err
@@ -306,14 +328,17 @@ func (t *Trigger) Announce(channel string) { t.announce = channel }
 func (t *Trigger) keptByOther(ctx context.Context) (kept bool, err error) {
 	var by holder
 	err = t.session(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
-		by, kept, err = holderOf(ctx, c, `l.objsubid = 1 AND l.classid = ((`+lockKey+`) >> 32)::oid AND l.objid = ((`+lockKey+`) & 4294967295)::oid`)
+		by, kept, err = holderOf(ctx, c, `l.objsubid = 1 AND l.classid = ((`+lockKey+`) >> 32)::oid
+			AND l.objid = ((`+lockKey+`) & 4294967295)::oid`)
 		return err
 	})
+
 	if kept && !by.relay && t.foreign != by.pid {
 		t.foreign = by.pid
 		t.log.WarnContext(ctx, "session that is not a relay suppresses the trigger",
 			"pid", by.pid, "user", by.user, "application_name", by.application, "cure", "run notifyd doctor")
 	}
+
 	return kept, wrap("check whether another relay suppresses the trigger", err)
 }
 
@@ -329,7 +354,8 @@ type holder struct {
 // session that has just ended, which pg_stat_activity no longer lists. A prepared transaction counts, with the pid 0.
 func holderOf(ctx context.Context, conn *pgx.Conn, condition string, args ...any) (by holder, found bool, err error) {
 	err = conn.QueryRow(ctx, `SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''),
-			coalesce(a.application_name LIKE 'notifyd/%' AND has_table_privilege(a.usesysid, to_regclass('outbox_deliveries')::oid, 'INSERT'), false)
+			coalesce(a.application_name LIKE 'notifyd/%'
+				AND has_table_privilege(a.usesysid, to_regclass('outbox_deliveries')::oid, 'INSERT'), false)
 		FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -338,6 +364,7 @@ func holderOf(ctx context.Context, conn *pgx.Conn, condition string, args ...any
 	if errors.Is(err, pgx.ErrNoRows) {
 		return by, false, nil
 	}
+
 	return by, err == nil, wrap("find the holder of a lock", err)
 }
 
@@ -353,6 +380,7 @@ func (t *Trigger) unlock(ctx context.Context) (xid uint64, err error) {
 	if !t.held {
 		_, _ = t.keptByOther(ctx) // for its log: no one else checks while the relay is listening
 	}
+
 	err = t.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if t.held {
 			if _, err := c.Exec(ctx, `SELECT pg_advisory_unlock(`+lockKey+`), `+limitIdle, "0"); err != nil {
@@ -362,6 +390,7 @@ func (t *Trigger) unlock(ctx context.Context) (xid uint64, err error) {
 		}
 		return c.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint`).Scan(&xid)
 	})
+
 	return xid, wrap("release the trigger", err)
 }
 
@@ -369,6 +398,7 @@ func (t *Trigger) unlock(ctx context.Context) (xid uint64, err error) {
 func (t *Trigger) session(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, triggerTimeout)
 	defer cancel()
+
 	if t.conn == nil || t.conn.IsClosed() {
 		t.held = false
 		conn, err := t.connect(ctx)
@@ -376,30 +406,37 @@ func (t *Trigger) session(ctx context.Context, f func(context.Context, *pgx.Conn
 			t.log.DebugContext(ctx, "no connection for the notify lock", "err", err)
 			return err
 		}
+
 		t.conn = conn
 		t.pid.Store(conn.PgConn().PID())
 		t.pauses.Reset()
+
 		if _, err := conn.Exec(ctx, `SELECT set_config('lock_timeout', $1, false)`, queueFor.String()); err != nil {
 			t.closeConn(ctx)
 			return err
 		}
 	}
+
 	err := f(ctx, t.conn)
 	if err != nil {
 		t.log.DebugContext(ctx, "connection of the notify lock closed", "err", err)
 		t.closeConn(ctx)
 	}
+
 	return err
 }
 
 // closeConn ends the session, and so the suppression.
 func (t *Trigger) closeConn(ctx context.Context) {
 	t.held = false
+
 	if t.conn == nil {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+
 	_ = t.conn.Close(ctx) // the socket is closed either way
 	t.conn = nil
 	t.pid.Store(0)

@@ -56,7 +56,7 @@ func (s *Client) CountReplay(ctx context.Context, r observe.Replay, limit int64)
 			var wanted, last, seen int64
 			_, err = pgx.ForEachRow(rows, []any{&name, &wanted, &last, &seen}, func() error {
 				after = max(after, last)
-				n = n + seen
+				n += seen
 				if wanted <= 0 || now == nil || !now.Gets(name) {
 					return nil
 				}

@@ -60,7 +60,8 @@ const schemaKey = `($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`
 func (c *change) lockSchema(ctx context.Context) (unlock func(context.Context) error, err error) {
 	err = c.again(ctx, func() error {
 		var got bool
-		if err := c.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+schemaKey+`)`, lockSpace, c.schema).Scan(&got); err != nil || got {
+		err := c.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+schemaKey+`)`, lockSpace, c.schema).Scan(&got)
+		if err != nil || got {
 			return err
 		}
 		return errBusy
@@ -68,8 +69,10 @@ func (c *change) lockSchema(ctx context.Context) (unlock func(context.Context) e
 	if err != nil {
 		return nil, fmt.Errorf("lock the schema: %w", err)
 	}
+
 	return func(ctx context.Context) error {
-		if _, err := c.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+schemaKey+`)`, lockSpace, c.schema); err != nil {
+		_, err := c.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+schemaKey+`)`, lockSpace, c.schema)
+		if err != nil {
 			return fmt.Errorf("unlock the schema: %w", err)
 		}
 		return nil
@@ -81,9 +84,10 @@ func (c *change) lockSchema(ctx context.Context) (unlock func(context.Context) e
 func (c *change) begin(ctx context.Context, lock time.Duration, f func(tx pgx.Tx) error) error {
 	// Changes committed before the lock was granted must be visible after it.
 	return pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL row_security = off;\nSET LOCAL search_path = %s;\n"+
-			"SET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n", pgx.Identifier{c.schema}.Sanitize(), lock.Milliseconds()),
-			pgx.QueryExecModeSimpleProtocol)
+		settings := fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL row_security = off;\n"+
+			"SET LOCAL search_path = %s;\nSET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n",
+			pgx.Identifier{c.schema}.Sanitize(), lock.Milliseconds())
+		_, err := tx.Exec(ctx, settings, pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
 			return err
 		}
@@ -119,11 +123,14 @@ func (c *change) again(ctx context.Context, f func() error) error {
 		if !busy && !lockRefused(err) {
 			return err
 		}
+
 		w.tries++
 		if w.tired() {
 			return w.gaveUp(ctx, err, busy)
 		}
+
 		w.tell(ctx, busy)
+
 		pause := alonePause/2 + rand.N(alonePause) //nolint:gosec // spreads tries, hides nothing
 		if busy {
 			pause = schemaPoll
@@ -173,6 +180,7 @@ func (w *wait) gaveUp(ctx context.Context, err error, busy bool) error {
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 		return false
@@ -188,8 +196,10 @@ func (c *change) holders(ctx context.Context, busy bool) string {
 		return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
 			AND (classid::bigint << 32 | objid::bigint) = `+schemaKey+here, lockSpace, c.schema)
 	}
+
 	return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'relation' AND relation IN (
-			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`+here, c.schema)
+			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+				WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`+here, c.schema)
 }
 
 // relaysAtWork returns an error that wraps [ErrRelays] and names the relays that a change of the mode would find.
@@ -202,18 +212,23 @@ func (c *change) relaysAtWork(ctx context.Context) error {
 	if !at {
 		return nil
 	}
+
 	return fmt.Errorf("%w (%s): stop them", ErrRelays, (&modeChange{change: *c}).programs(ctx))
 }
 
 // inUse names the sessions whose locks on the tables the change would wait for.
 func (c *change) inUse(ctx context.Context) (string, error) {
 	var sessions, prepared int
-	err := c.conn.QueryRow(ctx, `SELECT count(DISTINCT pid) FILTER (WHERE pid <> pg_backend_pid()), count(DISTINCT virtualtransaction) FILTER (WHERE pid IS NULL) FROM pg_locks
-		WHERE locktype = 'relation' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation IN (
-			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`, c.schema).Scan(&sessions, &prepared)
+	err := c.conn.QueryRow(ctx, `SELECT count(DISTINCT pid) FILTER (WHERE pid <> pg_backend_pid()),
+		count(DISTINCT virtualtransaction) FILTER (WHERE pid IS NULL) FROM pg_locks
+		WHERE locktype = 'relation' AND granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation IN (
+			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+				WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`, c.schema).Scan(&sessions, &prepared)
 	if err != nil {
 		return "", fmt.Errorf("find who uses the tables: %w", err)
 	}
+
 	who := ""
 	if sessions > 0 {
 		who = c.holders(ctx, false)
@@ -221,6 +236,7 @@ func (c *change) inUse(ctx context.Context) (string, error) {
 	if prepared > 0 {
 		who = join(who, fmt.Sprintf("%d prepared transactions, see pg_prepared_xacts", prepared))
 	}
+
 	return who, nil
 }
 

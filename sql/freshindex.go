@@ -22,18 +22,23 @@ func (m *modeChange) indexFresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if !partitioned {
 		m.say("indexing waiting events concurrently: this waits for open transactions")
 		return m.build(ctx, "outbox_events", freshIndex)
 	}
+
 	m.say("indexing waiting events, partition by partition, concurrently: this waits for open transactions")
-	if err := m.alone(ctx, `CREATE INDEX IF NOT EXISTS outbox_events_fresh ON ONLY outbox_events (id) WHERE state = 'fresh';`); err != nil {
+	err = m.alone(ctx, `CREATE INDEX IF NOT EXISTS outbox_events_fresh ON ONLY outbox_events (id) WHERE state = 'fresh';`)
+	if err != nil {
 		return err
 	}
+
 	partitions, err := m.without(ctx)
 	if err != nil {
 		return err
 	}
+
 	for _, p := range partitions {
 		name := p[:min(len(p), pgschema.MaxNameBytes)] + "_fresh"
 		if err := m.build(ctx, p, name); err != nil {
@@ -43,9 +48,12 @@ func (m *modeChange) indexFresh(ctx context.Context) error {
 			return err
 		}
 	}
-	if partitions, err = m.without(ctx); err == nil && len(partitions) > 0 {
+
+	partitions, err = m.without(ctx)
+	if err == nil && len(partitions) > 0 {
 		err = fmt.Errorf("partition %s was created meanwhile: repeat the command", partitions[0])
 	}
+
 	return err
 }
 
@@ -72,21 +80,27 @@ func (m *modeChange) build(ctx context.Context, table, name string) (err error) 
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}
+
 	// CREATE INDEX CONCURRENTLY cannot run in a transaction, so the settings apply to the session. It
 	// waits for transactions, and no session waits for it.
-	_, err = m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', $1, false)`, strconv.FormatInt(m.lasts().Milliseconds(), 10))
+	_, err = m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false),
+		set_config('lock_timeout', $1, false)`, strconv.FormatInt(m.lasts().Milliseconds(), 10))
 	if err != nil {
 		return err
 	}
 	defer func() {
-		_, rerr := m.conn.Exec(context.WithoutCancel(ctx), `RESET statement_timeout; RESET lock_timeout`, pgx.QueryExecModeSimpleProtocol)
+		_, rerr := m.conn.Exec(context.WithoutCancel(ctx), `RESET statement_timeout; RESET lock_timeout`,
+			pgx.QueryExecModeSimpleProtocol)
 		err = errors.Join(err, rerr)
 	}()
+
 	if valid != nil {
 		if _, err := m.conn.Exec(ctx, `DROP INDEX CONCURRENTLY `+m.table(name)); err != nil {
 			return err
 		}
 	}
-	_, err = m.conn.Exec(ctx, `CREATE INDEX CONCURRENTLY `+pgx.Identifier{name}.Sanitize()+` ON `+m.table(table)+` (id) WHERE state = 'fresh'`)
+
+	_, err = m.conn.Exec(ctx, `CREATE INDEX CONCURRENTLY `+pgx.Identifier{name}.Sanitize()+`
+		ON `+m.table(table)+` (id) WHERE state = 'fresh'`)
 	return err
 }

@@ -27,22 +27,34 @@ const maxRoleBytes = 63
 // and no more. The owner of the tables must run them, after [Migrate], and again after each
 // upgrade. They may be repeated. They revoke nothing, and the roles must exist.
 func Grants(schema string, roles Roles) (string, error) {
-	if err := errors.Join(pgschema.Validate(schema), validateRole("writer", roles.Writer), validateRole("relay", roles.Relay)); err != nil {
+	err := errors.Join(pgschema.Validate(schema), validateRole("writer", roles.Writer), validateRole("relay", roles.Relay))
+	if err != nil {
 		return "", err
 	}
+
 	var b strings.Builder
 	b.WriteString("BEGIN;\n")
 	for _, who := range []struct {
 		name, may  string
 		privileges func(pgschema.TableGrant) string
 	}{
-		{roles.Writer, "may insert events and read their ids, and neither read nor change the rest", func(g pgschema.TableGrant) string { return g.Writer }},
-		{roles.Relay, "delivers events", func(g pgschema.TableGrant) string { return g.Relay }},
+		{
+			roles.Writer,
+			"may insert events and read their ids, and neither read nor change the rest",
+			func(g pgschema.TableGrant) string { return g.Writer },
+		},
+		{
+			roles.Relay,
+			"delivers events",
+			func(g pgschema.TableGrant) string { return g.Relay },
+		},
 	} {
 		if who.name == "" {
 			continue
 		}
+
 		role := pgx.Identifier{who.name}.Sanitize()
+
 		// The name is only in the statements: a line break in it would end a comment.
 		fmt.Fprintf(&b, "\n-- This role %s.\n", who.may)
 		fmt.Fprintf(&b, "GRANT USAGE ON SCHEMA %s TO %s;\n", pgx.Identifier{schema}.Sanitize(), role)
@@ -52,9 +64,11 @@ func Grants(schema string, roles Roles) (string, error) {
 			}
 		}
 	}
+
 	if roles.Relay != "" {
 		b.WriteString(functionGrants(schema, roles.Relay))
 	}
+
 	b.WriteString("COMMIT;\n")
 	return b.String(), nil
 }
@@ -67,7 +81,9 @@ func functionGrants(schema, relay string) string {
 		fmt.Fprintf(&grants, "IF to_regprocedure(%s) IS NOT NULL THEN GRANT EXECUTE ON FUNCTION %s TO %s; END IF; ",
 			pgschema.Literal(name), name, pgx.Identifier{relay}.Sanitize())
 	}
-	return "\n-- This role knows the last id and the place and, where the table is partitioned, keeps the partitions.\nDO " + pgschema.Literal("BEGIN "+grants.String()+"END") + ";\n"
+
+	return "\n-- This role knows the last id and the place and, where the table is partitioned, keeps the partitions.\n" +
+		"DO " + pgschema.Literal("BEGIN "+grants.String()+"END") + ";\n"
 }
 
 func validateRole(what, name string) error {

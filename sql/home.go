@@ -42,5 +42,7 @@ func (h Home) Check(schema string) error {
 	if h.Is == h.Here {
 		return nil
 	}
-	return fmt.Errorf("schema %q: %w: its home is %v, and this is %v: run `notifyd adopt` to have relays deliver from here", schema, ErrCopy, h.Is, h.Here)
+
+	return fmt.Errorf("schema %q: %w: its home is %v, and this is %v: run `notifyd adopt` to have relays deliver from here",
+		schema, ErrCopy, h.Is, h.Here)
 }

@@ -39,19 +39,23 @@ func (m *modeChange) markAll(ctx context.Context, r *readers) error {
 		if err != nil {
 			return err
 		}
+
 		done += int64(n)
 		m.count("%d events read", done)
 	}
+
 	return nil
 }
 
 // markSome marks the first modeBatch events after an id. It returns the last of them, and their
 // number.
 func (m *modeChange) markSome(ctx context.Context, tx pgx.Tx, r *readers, after int64) (last int64, n int, err error) {
-	rows, err := tx.Query(ctx, `SELECT id, event_type, state = 'fresh' FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`, after, r.head(), modeBatch)
+	rows, err := tx.Query(ctx, `SELECT id, event_type, state = 'fresh' FROM outbox_events WHERE id > $1 AND id <= $2
+		ORDER BY id LIMIT $3`, after, r.head(), modeBatch)
 	if err != nil {
 		return after, 0, err
 	}
+
 	var events []event
 	var e event
 	var fresh bool
@@ -66,10 +70,12 @@ func (m *modeChange) markSome(ctx context.Context, tx pgx.Tx, r *readers, after 
 	if err != nil || len(events) == 0 {
 		return last, n, err
 	}
+
 	deliveries, err := storedBetween(ctx, tx, after, last)
 	if err != nil {
 		return last, n, err
 	}
+
 	return last, n, m.decide(r, events, deliveries).write(ctx, tx, events[0].id, last)
 }
 
@@ -81,16 +87,19 @@ func storedBetween(ctx context.Context, tx pgx.Tx, after, upto int64) (map[int64
 	if err != nil {
 		return nil, err
 	}
+
 	all := make(map[int64]stored)
 	var id int64
 	var destination string
 	var open bool
 	_, err = pgx.ForEachRow(rows, []any{&id, &destination, &open}, func() error {
 		s := all[id]
-		s.destinations, s.open = append(s.destinations, destination), s.open || open
+		s.destinations = append(s.destinations, destination)
+		s.open = s.open || open
 		all[id] = s
 		return nil
 	})
+
 	return all, err
 }
 
@@ -104,7 +113,10 @@ func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]sto
 			names = m.route(r, e.eventType)
 			routes[e.eventType] = names
 		}
-		have, missing, former := deliveries[e.id], r.missing(names, e.id), r.missing(r.formerly(names, e), e.id)
+
+		have := deliveries[e.id]
+		missing := r.missing(names, e.id)
+		former := r.missing(r.formerly(names, e), e.id)
 		switch {
 		case len(former) > 0: // the queue would ask the current routes
 			missing = append(slices.DeleteFunc(missing, func(name string) bool { return name == "" }), former...)
@@ -115,15 +127,19 @@ func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]sto
 		case m.options.Route == nil && len(missing) > 0:
 			missing = []string{""}
 		}
+
 		for _, name := range missing {
-			to.events, to.destinations = append(to.events, e.id), append(to.destinations, name)
+			to.events = append(to.events, e.id)
+			to.destinations = append(to.destinations, name)
 		}
+
 		if have.open || len(missing) > 0 {
 			to.deferred = append(to.deferred, e.id)
 		} else {
 			to.done = append(to.done, e.id)
 		}
 	}
+
 	return &to
 }
 
@@ -132,10 +148,12 @@ func (m *modeChange) route(r *readers, eventType string) []string {
 	if m.options.Route != nil {
 		return r.of(m.options.Route(eventType))
 	}
+
 	names := make([]string, 0, len(r.byName))
 	for name := range r.byName {
 		names = append(names, name)
 	}
+
 	return names
 }
 
@@ -152,6 +170,7 @@ func (to *marks) write(ctx context.Context, tx pgx.Tx, low, high int64) error {
 			return err
 		}
 	}
+
 	if len(to.deferred) > 0 {
 		_, err := tx.Exec(ctx, `UPDATE outbox_events SET state = 'deferred'
 			WHERE id = ANY($1::bigint[]) AND id >= $2 AND id <= $3 AND state = 'fresh'`, to.deferred, low, high)
@@ -159,10 +178,12 @@ func (to *marks) write(ctx context.Context, tx pgx.Tx, low, high int64) error {
 			return err
 		}
 	}
+
 	if len(to.done) > 0 {
 		_, err := tx.Exec(ctx, `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp()
 			WHERE id = ANY($1::bigint[]) AND id >= $2 AND id <= $3 AND state = 'fresh'`, to.done, low, high)
 		return err
 	}
+
 	return nil
 }

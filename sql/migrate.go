@@ -145,9 +145,11 @@ func Migrate(ctx context.Context, db DB, schema string, o MigrateOptions) (appli
 
 // migrate is [Migrate] for a notifyd that knows these versions.
 func migrate(ctx context.Context, db DB, schema string, known []migration, o MigrateOptions) (applied []Version, err error) {
-	if err := errors.Join(pgschema.Validate(schema), o.Notify.Validate(), cmp.Or(o.Mode, ModeQueue).Validate()); err != nil {
+	err = errors.Join(pgschema.Validate(schema), o.Notify.Validate(), cmp.Or(o.Mode, ModeQueue).Validate())
+	if err != nil {
 		return nil, err
 	}
+
 	c := &change{conn: db, schema: schema, patience: o.LockPatience, waiting: o.Waiting, progress: o.Progress}
 	err = c.again(ctx, func() (err error) {
 		applied, err = c.migrate(ctx, known, &o)
@@ -156,6 +158,7 @@ func migrate(ctx context.Context, db DB, schema string, known []migration, o Mig
 	if err != nil {
 		return nil, fmt.Errorf("migrate schema %q: %w", schema, err)
 	}
+
 	return applied, nil
 }
 
@@ -165,7 +168,8 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 	schema := c.schema
 	err = c.begin(ctx, aloneLock, func(tx pgx.Tx) error {
 		var got bool
-		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(`+schemaKey+`)`, lockSpace, schema).Scan(&got); err != nil {
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(`+schemaKey+`)`, lockSpace, schema).Scan(&got)
+		if err != nil {
 			return err
 		}
 		if !got {
@@ -181,6 +185,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		}
 
 		applied = state.Versions[state.Current:]
+
 		missing, err := c.missing(ctx, tx, known[:state.Current])
 		if err != nil {
 			return err
@@ -193,6 +198,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		case len(missing) > 0:
 			statements = script(schema, known, o.Notify)
 		}
+
 		if len(missing) > 0 {
 			c.say("recreating missing tables: %s", strings.Join(missing, ", "))
 		}
@@ -204,7 +210,8 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		// Even IF NOT EXISTS needs a privilege on the database, which a role that may only use one
 		// schema may lack.
 		var exists bool
-		if err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{schema}.Sanitize()).Scan(&exists); err != nil {
+		err = tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{schema}.Sanitize()).Scan(&exists)
+		if err != nil {
 			return fmt.Errorf("find the schema: %w", err)
 		}
 		if !exists {
@@ -222,6 +229,7 @@ func (c *change) migrate(ctx context.Context, known []migration, o *MigrateOptio
 		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
+
 	return applied, err
 }
 
@@ -236,13 +244,16 @@ func (c *change) missing(ctx context.Context, tx pgx.Tx, applied []migration) (n
 			all = append(all, found[1])
 		}
 	}
-	rows, err := tx.Query(ctx, `SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(quote_ident($2) || '.' || name) IS NULL ORDER BY name`, all, c.schema)
+
+	rows, err := tx.Query(ctx, `SELECT name FROM unnest($1::text[]) AS name
+		WHERE to_regclass(quote_ident($2) || '.' || name) IS NULL ORDER BY name`, all, c.schema)
 	if err == nil {
 		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look for missing tables: %w", err)
 	}
+
 	return names, nil
 }
 
@@ -259,12 +270,17 @@ func Script(schema string, notify NotifyMode) (string, error) {
 	if err := errors.Join(pgschema.Validate(schema), notify.Validate()); err != nil {
 		return "", err
 	}
+
 	create := ""
 	if schema != DefaultSchema {
 		create = createSchema(schema)
 	}
+
 	// A script that had to wait for a lock would make all writers wait as well.
-	return fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n", aloneLock.Milliseconds()) + create + script(schema, migrations(), notify) + "COMMIT;\n", nil
+	begin := fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n",
+		aloneLock.Milliseconds())
+
+	return begin + create + script(schema, migrations(), notify) + "COMMIT;\n", nil
 }
 
 func createSchema(schema string) string {
@@ -275,12 +291,15 @@ func createSchema(schema string) string {
 func script(schema string, missing []migration, notify NotifyMode) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
+
 	// IF NOT EXISTS reports skipped statements, which is noise here.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.notify = '%s';\n", notify)
+
 	for _, m := range missing {
 		b.WriteString(m.sql)
 	}
+
 	b.WriteString(functionsSQL)
 	b.WriteString(triggersSQL)
 	return b.String()
@@ -311,6 +330,7 @@ func Check(ctx context.Context, db DB, schema string) error {
 		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate`: %w",
 			schema, state.Current, state.Latest, ErrNotMigrated)
 	}
+
 	return nil
 }
 
@@ -324,6 +344,7 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 	for i, m := range known {
 		state.Versions = append(state.Versions, Version{Number: i + 1, Name: m.name})
 	}
+
 	state.Latest = len(state.Versions)
 
 	table := pgx.Identifier{schema, "outbox_migrations"}.Sanitize()
@@ -334,14 +355,17 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 	if !exists {
 		return state, nil
 	}
+
 	rows, err := tx.Query(ctx, `SELECT version, name, applied_at FROM `+table+` ORDER BY version`)
 	if err != nil {
 		return state, fmt.Errorf("read %s: %w", table, err)
 	}
+
 	applied, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Version])
 	if err != nil {
 		return state, fmt.Errorf("read %s: %w", table, err)
 	}
+
 	for _, v := range applied {
 		state.Current = v.Number
 		if v.Number <= state.Latest {
@@ -350,21 +374,29 @@ func readState(ctx context.Context, tx pgx.Tx, schema string, known []migration)
 			state.Versions = append(state.Versions, v)
 		}
 	}
-	if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, pgx.Identifier{schema, "outbox_mode"}.Sanitize()).Scan(&exists); err != nil {
+
+	modeTable := pgx.Identifier{schema, "outbox_mode"}.Sanitize()
+	if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, modeTable).Scan(&exists); err != nil {
 		return state, fmt.Errorf("find outbox_mode: %w", err)
 	}
 	if !exists {
 		return state, fmt.Errorf("outbox_mode of schema %q is missing: restore its row from a backup: %w", schema, ErrNotMigrated)
 	}
+
 	row, err := pgschema.ReadMode(ctx, tx, schema)
 	if err != nil {
 		return state, err
 	}
-	state.Mode, state.Becoming = Mode(row.Mode), Mode(row.Becoming)
+
+	state.Mode = Mode(row.Mode)
+	state.Becoming = Mode(row.Becoming)
 	state.Home = Home{Is: Place(row.Home), Here: Place(row.Here)}
-	if state.Serialized, err = serialized(ctx, tx, schema); err != nil {
+
+	state.Serialized, err = serialized(ctx, tx, schema)
+	if err != nil {
 		return state, err
 	}
+
 	return state, readNotifyMode(ctx, tx, schema, &state.Notify)
 }
 
@@ -379,5 +411,6 @@ func readNotifyMode(ctx context.Context, tx pgx.Tx, schema string, notify *Notif
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("read the notify mode: %w", err)
 	}
+
 	return nil
 }

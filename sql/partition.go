@@ -54,15 +54,22 @@ func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOp
 	if err := Check(ctx, conn, schema); err != nil {
 		return err
 	}
-	p := &partitioning{change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress, waiting: o.Waiting}, now: o.Now}
+
+	p := &partitioning{
+		change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress, waiting: o.Waiting},
+		now:    o.Now,
+	}
+
 	unlock, err := p.lockSchema(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock(ctx)) }()
+
 	if err := p.run(ctx); err != nil {
 		return fmt.Errorf("partition outbox_events of schema %q: %w", schema, err)
 	}
+
 	return nil
 }
 
@@ -77,26 +84,33 @@ func (p *partitioning) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if done {
 		p.say("the table is already partitioned: checking its partitions")
 		return p.settled(ctx, p.alone(ctx, partitionsSQL+p.extend()))
 	}
+
 	if err := p.obstacles(ctx); err != nil {
 		return err
 	}
+
 	p.say("bounding the ids of the table")
 	if err := p.alone(ctx, partitionsSQL+partitionPrepareSQL); err != nil {
 		return err
 	}
+
 	p.say("checking that all ids are within the bound: this reads the table without blocking writers and relays")
+
 	// Its lock holds up no writer and no relay, whether it is granted or waited for.
 	if err := p.tx(ctx, p.lasts(), `ALTER TABLE outbox_events VALIDATE CONSTRAINT outbox_events_bound;`); err != nil {
 		return err
 	}
+
 	p.say("copying idempotency keys")
 	if err := p.copyKeys(ctx); err != nil {
 		return err
 	}
+
 	p.say("putting the partitioned table in its place")
 	return p.settled(ctx, p.alone(ctx, partitionSwapSQL+partitionsSQL+triggersSQL+p.extend()))
 }
@@ -122,7 +136,10 @@ func (p *partitioning) extend() string {
 // copyKeys stores the idempotency keys of events that are older than the trigger that stores them.
 func (p *partitioning) copyKeys(ctx context.Context) error {
 	name := func(table string) string { return pgx.Identifier{p.schema, table}.Sanitize() }
-	eventType, key, n := "", "", keysBatch
+
+	eventType := ""
+	key := ""
+	n := keysBatch
 	for n == keysBatch {
 		// One more than a batch would be found again by the next statement.
 		err := p.conn.QueryRow(ctx, `WITH seen AS MATERIALIZED (
@@ -138,6 +155,7 @@ func (p *partitioning) copyKeys(ctx context.Context) error {
 			return fmt.Errorf("copy idempotency keys: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -148,27 +166,34 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 			FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
 			WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1::regclass AND r.ev_class <> d.refobjid
 			UNION SELECT format('it has the trigger %I: drop it, and recreate it afterwards', tgname) FROM pg_trigger
-			WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgname NOT IN ('outbox_events_notify', 'outbox_events_serialize', 'outbox_events_key', 'outbox_events_key_gone', 'outbox_events_keys_gone')
+			WHERE tgrelid = $1::regclass AND NOT tgisinternal
+				AND tgname NOT IN ('outbox_events_notify', 'outbox_events_serialize', 'outbox_events_key',
+				'outbox_events_key_gone', 'outbox_events_keys_gone')
 			UNION SELECT format('it has the rule %I: drop it', rulename) FROM pg_rewrite WHERE ev_class = $1::regclass
 			UNION SELECT format('the foreign key %I of %s involves it: drop it', conname, conrelid::regclass) FROM pg_constraint
 			WHERE contype = 'f' AND $1::regclass IN (conrelid, confrelid)
 			UNION SELECT format('the index %s is unique, which it cannot be across partitions: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND (indisunique OR indisexclusion) AND NOT indisprimary AND indexrelid <> to_regclass($2)
-			UNION SELECT format('the index %s is not valid, and would be rebuilt while writers are blocked: drop it', indexrelid::regclass) FROM pg_index
+			UNION SELECT format('the index %s is not valid, and would be rebuilt while writers are blocked: drop it',
+				indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND NOT indisvalid
 			UNION SELECT format('the check %I is not valid or has NO INHERIT: validate it, or drop it', conname) FROM pg_constraint
 			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname <> 'outbox_events_bound'
 			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
-			UNION SELECT format('the publication %I publishes it: remove the table from the publication', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
+			UNION SELECT format('the publication %I publishes it: remove the table from the publication', pubname)
+				FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
 			WHERE prrelid = $1::regclass
-			UNION SELECT 'it inherits from a table, or a table from it: end the inheritance' FROM pg_inherits WHERE $1::regclass IN (inhrelid, inhparent)
-			UNION SELECT format('its owner, %1$I, may not create tables in the schema: GRANT CREATE ON SCHEMA %2$s TO %1$I', pg_get_userbyid(c.relowner), c.relnamespace::regnamespace)
+			UNION SELECT 'it inherits from a table, or a table from it: end the inheritance' FROM pg_inherits
+				WHERE $1::regclass IN (inhrelid, inhparent)
+			UNION SELECT format('its owner, %1$I, may not create tables in the schema: GRANT CREATE ON SCHEMA %2$s TO %1$I',
+				pg_get_userbyid(c.relowner), c.relnamespace::regnamespace)
 			FROM pg_class c WHERE oid = $1::regclass AND NOT has_schema_privilege(c.relowner, c.relnamespace, 'CREATE')
 		) AS o ORDER BY 1`,
 		pgx.Identifier{p.schema, "outbox_events"}.Sanitize(), pgx.Identifier{p.schema, "outbox_events_idempotency"}.Sanitize())
 	if err != nil {
 		return fmt.Errorf("inspect the table: %w", err)
 	}
+
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return fmt.Errorf("inspect the table: %w", err)
@@ -176,5 +201,6 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 	if len(found) > 0 {
 		return fmt.Errorf("%w: %s", ErrObstacle, strings.Join(found, "; "))
 	}
+
 	return nil
 }

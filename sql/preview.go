@@ -59,6 +59,7 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 	if err := pgschema.Validate(schema); err != nil {
 		return p, err
 	}
+
 	p.Schema = schema
 	state, err := ReadState(ctx, conn, schema)
 	if err != nil {
@@ -67,6 +68,7 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 	if state.Current > state.Latest {
 		return p, tooNew(schema, state)
 	}
+
 	p.Steps = versionSteps(state, o)
 	if state.Current == 0 {
 		return p, nil
@@ -80,14 +82,17 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 			return p, err
 		}
 	}
+
 	if o.Partition {
 		if err := p.addPartition(ctx, c); err != nil {
 			return p, err
 		}
 	}
+
 	if o.Mode != "" && (o.Mode != state.Mode || state.Becoming != "") {
 		p.addMode(ctx, c, o.Mode, state)
 	}
+
 	if o.Serialize != nil && *o.Serialize != state.Serialized {
 		does := "serialize writers: each transaction that inserts waits for the earlier ones to end"
 		if !*o.Serialize {
@@ -95,6 +100,7 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 		}
 		p.Steps = append(p.Steps, PreviewStep{Does: does, Locks: locksTrigger})
 	}
+
 	p.InUse, err = c.inUse(ctx)
 	return p, err
 }
@@ -102,20 +108,28 @@ func PreviewOf(ctx context.Context, conn *pgx.Conn, schema string, o PreviewOpti
 // versionSteps returns the steps of [Migrate].
 func versionSteps(state State, o PreviewOptions) (steps []PreviewStep) {
 	if state.Current == 0 {
-		step := PreviewStep{Does: fmt.Sprintf("create the tables at version %d, as a %s", state.Latest, cmp.Or(o.Mode, ModeQueue)), Locks: locksNothing}
+		step := PreviewStep{
+			Does:  fmt.Sprintf("create the tables at version %d, as a %s", state.Latest, cmp.Or(o.Mode, ModeQueue)),
+			Locks: locksNothing,
+		}
+
 		steps = append(steps, step)
 		if o.Partition {
 			steps = append(steps, PreviewStep{Does: "partition the new table by day", Locks: locksNothing})
 		}
+
 		return steps
 	}
+
 	for _, v := range state.Versions[state.Current:] {
 		steps = append(steps, PreviewStep{Does: fmt.Sprintf("apply version %d: %s", v.Number, v.Name), Locks: locksAll})
 	}
+
 	steps = append(steps, PreviewStep{Does: "renew functions and triggers", Locks: locksTrigger})
 	if o.Notify != NotifyKeep && o.Notify != state.Notify {
 		steps = append(steps, PreviewStep{Does: fmt.Sprintf("change notify from %s to %s", state.Notify, o.Notify), Locks: locksTrigger})
 	}
+
 	return steps
 }
 
@@ -133,16 +147,21 @@ func (p *Preview) addPartition(ctx context.Context, c *change) error {
 	if err != nil || done {
 		return err
 	}
+
 	var events int64
-	err = c.conn.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM `+c.table("outbox_events")+` LIMIT $1) AS e`, pgschema.MostCounted+1).Scan(&events)
+	err = c.conn.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM `+c.table("outbox_events")+` LIMIT $1) AS e`,
+		pgschema.MostCounted+1).Scan(&events)
 	if err != nil {
 		return fmt.Errorf("count events: %w", err)
 	}
+
 	step := PreviewStep{Does: "partition outbox_events by day: it is empty", Locks: locksAll}
 	if events > 0 {
-		step.Does = fmt.Sprintf("partition outbox_events by day: its %s events become the first partition; there is no way back but to copy them", counted(events))
+		step.Does = fmt.Sprintf("partition outbox_events by day: its %s events become the first partition; "+
+			"there is no way back but to copy them", counted(events))
 		step.Final = true
 	}
+
 	err = (&partitioning{change: *c}).obstacles(ctx)
 	switch {
 	case errors.Is(err, ErrObstacle):
@@ -150,6 +169,7 @@ func (p *Preview) addPartition(ctx context.Context, c *change) error {
 	case err != nil:
 		return err
 	}
+
 	p.Steps = append(p.Steps, step)
 	return nil
 }
@@ -163,14 +183,17 @@ func (p *Preview) addMode(ctx context.Context, c *change, to Mode, state State) 
 	if state.Becoming != "" && state.Becoming != to {
 		step.Refused = fmt.Sprintf("its change to a %s was interrupted: finish that first", state.Becoming)
 	}
+
 	if to == ModeStream {
 		if err := pgschema.CheckStream(ctx, c.conn, c.schema); err != nil {
 			step.Refused = join(step.Refused, err.Error())
 		}
 	}
+
 	if err := c.relaysAtWork(ctx); err != nil {
 		step.Refused = join(step.Refused, err.Error())
 	}
+
 	p.Steps = append(p.Steps, step)
 }
 
@@ -193,5 +216,6 @@ type Waiting struct {
 
 // String returns the counts as text for people.
 func (w Waiting) String() string {
-	return fmt.Sprintf("waiting: %s events and %s stored deliveries; dead letters: %s", counted(w.Events), counted(w.Deliveries), counted(w.DeadLetters))
+	return fmt.Sprintf("waiting: %s events and %s stored deliveries; dead letters: %s",
+		counted(w.Events), counted(w.Deliveries), counted(w.DeadLetters))
 }

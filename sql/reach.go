@@ -35,7 +35,8 @@ type readers struct {
 func (r *readers) formerly(names []string, e event) (more []string) {
 	for i := range r.former {
 		f := &r.former[i]
-		if r.byName[f.destination] != nil && !slices.Contains(names, f.destination) && !slices.Contains(more, f.destination) && f.lead(e.id, e.eventType) {
+		isNew := !slices.Contains(names, f.destination) && !slices.Contains(more, f.destination)
+		if r.byName[f.destination] != nil && isNew && f.lead(e.id, e.eventType) {
 			more = append(more, f.destination)
 		}
 	}
@@ -67,9 +68,11 @@ func (r *readers) of(names []string) (known []string) {
 			known = append(known, name)
 		}
 	}
+
 	if len(known) == 0 {
 		return []string{""}
 	}
+
 	return known
 }
 
@@ -100,7 +103,8 @@ func (f *formerRoutes) lead(id int64, eventType string) bool {
 	if !f.from.misses(id) || f.until.misses(id) {
 		return false
 	}
-	mine, theirs := longest(f.patterns, eventType), longest(f.others, eventType)
+	mine := longest(f.patterns, eventType)
+	theirs := longest(f.others, eventType)
 	return mine > theirs
 }
 
@@ -116,6 +120,7 @@ func longest(patterns []string, eventType string) int {
 			best = max(best, len(prefix))
 		}
 	}
+
 	return best
 }
 
@@ -130,11 +135,14 @@ func (r *readers) disputed() (ranges []idRange) {
 			changes[s.high]--
 		}
 	}
+
 	at := make([]int64, 0, len(changes))
 	for id := range changes {
 		at = append(at, id)
 	}
+
 	slices.Sort(at)
+
 	missing := 0
 	for i, id := range at {
 		missing += changes[id]
@@ -142,5 +150,6 @@ func (r *readers) disputed() (ranges []idRange) {
 			ranges = append(ranges, idRange{id, at[i+1]})
 		}
 	}
+
 	return ranges
 }

@@ -35,26 +35,31 @@ func SerializeWriters(ctx context.Context, conn *pgx.Conn, schema string, on boo
 	if err := Check(ctx, conn, schema); err != nil {
 		return err
 	}
+
 	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting}
 	unlock, err := c.lockSchema(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock(ctx)) }()
+
 	state := "off"
 	if on {
 		state = "on"
 	}
+
 	if err := c.alone(ctx, "SET LOCAL notifyd.serialize = '"+state+"';\n"+triggersSQL); err != nil {
 		return fmt.Errorf("switch serialized writers of schema %q %s: %w", schema, state, err)
 	}
+
 	return nil
 }
 
 // serialized reports whether writers of outbox_events are serialized; false without a table.
 func serialized(ctx context.Context, q pgschema.Querier, schema string) (on bool, err error) {
 	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize')`,
+		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A')
+			AND p.proname = 'outbox_serialize')`,
 		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&on)
 	if err != nil {
 		return false, fmt.Errorf("check whether writers are serialized: %w", err)

@@ -80,18 +80,23 @@ func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o Mo
 	if err := direct(ctx, conn); err != nil {
 		return err
 	}
+
 	m := &modeChange{
 		change:  change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress, waiting: o.Waiting},
-		options: o, said: time.Now(),
+		options: o,
+		said:    time.Now(),
 	}
+
 	unlock, err := m.lockSchema(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock(ctx)) }()
+
 	if err := m.run(ctx, mode); err != nil {
 		return fmt.Errorf("make outbox_events of schema %q a %s: %w", schema, mode, err)
 	}
+
 	return nil
 }
 
@@ -105,6 +110,7 @@ func direct(ctx context.Context, conn *pgx.Conn) error {
 	if uint32(pid) != conn.PgConn().PID() { //nolint:gosec // a process id
 		return errors.New("the connection leads through a pooler: connect to PostgreSQL directly to change the mode")
 	}
+
 	return nil
 }
 
@@ -121,27 +127,33 @@ func (m *modeChange) run(ctx context.Context, to Mode) error {
 		return err
 	}
 
-	mode, becoming := Mode(row.Mode), Mode(row.Becoming)
+	mode := Mode(row.Mode)
+	becoming := Mode(row.Becoming)
 	switch {
 	case becoming == "" && mode == to:
 		return nil
 	case becoming != "" && becoming != to:
-		return fmt.Errorf("%w: its change to a %s was interrupted: finish it first with `notifyd migrate --mode %[2]s`", ErrModeChanging, becoming)
+		return fmt.Errorf("%w: its change to a %s was interrupted: finish it first with `notifyd migrate --mode %[2]s`",
+			ErrModeChanging, becoming)
 	}
+
 	if to == ModeStream {
 		if err := pgschema.CheckStream(ctx, m.conn, m.schema); err != nil {
 			return err
 		}
 	}
+
 	release, err := m.exclude(ctx)
 	if err != nil {
 		return err
 	}
+
 	if to == ModeStream {
 		err = m.toStream(ctx)
 	} else {
 		err = m.toQueue(ctx)
 	}
+
 	return errors.Join(err, release(ctx))
 }
 
@@ -152,31 +164,39 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 	if err := m.expire(ctx, `pid = 0`); err != nil {
 		return nil, err
 	}
+
 	for deadline := time.Now().Add(relaysEnd); ; {
 		var got bool
-		if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+pgschema.ModeGuard(m.schema)+`)`).Scan(&got); err != nil {
+		err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+pgschema.ModeGuard(m.schema)+`)`).Scan(&got)
+		if err != nil {
 			return nil, fmt.Errorf("keep relays away: %w", err)
 		}
 		if got {
 			break
 		}
+
 		if time.Now().Before(deadline) {
 			if !rest(ctx, relaysLook) {
 				return nil, context.Cause(ctx)
 			}
 			continue
 		}
+
 		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.programs(ctx))
 	}
+
 	release = func(ctx context.Context) error {
-		if _, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+pgschema.ModeGuard(m.schema)+`)`); err != nil {
+		_, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+pgschema.ModeGuard(m.schema)+`)`)
+		if err != nil {
 			return fmt.Errorf("let relays in again: %w", err)
 		}
 		return nil
 	}
+
 	if err := m.expire(ctx, `pid = 0 OR alive_until > clock_timestamp()`); err != nil {
 		return nil, errors.Join(err, release(ctx))
 	}
+
 	return release, nil
 }
 
@@ -185,16 +205,19 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 func (m *modeChange) expire(ctx context.Context, which string) error {
 	members := m.table("outbox_members")
 	seen := func() (now string, err error) {
-		err = m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner), '') FROM `+members+` WHERE `+which).Scan(&now)
+		err = m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(owner || ' ' || renewals, ',' ORDER BY owner), '')
+			FROM `+members+` WHERE `+which).Scan(&now)
 		if err != nil {
 			return "", fmt.Errorf("find the leases of relays: %w", err)
 		}
 		return now, nil
 	}
+
 	before, err := seen()
 	if err != nil || before == "" {
 		return err
 	}
+
 	for deadline := time.Now().Add(relaysEnd); time.Now().Before(deadline); {
 		if !rest(ctx, relaysLook) {
 			return context.Cause(ctx)
@@ -203,13 +226,17 @@ func (m *modeChange) expire(ctx context.Context, which string) error {
 			return err
 		}
 	}
+
 	// Compare the observed renewals: the DELETE waits for a renewal in progress, and then leaves its row.
-	if _, err := m.conn.Exec(ctx, `DELETE FROM `+members+` WHERE owner || ' ' || renewals = ANY(string_to_array($1, ','))`, before); err != nil {
+	_, err = m.conn.Exec(ctx, `DELETE FROM `+members+`
+		WHERE owner || ' ' || renewals = ANY(string_to_array($1, ','))`, before)
+	if err != nil {
 		return fmt.Errorf("remove relays that are gone: %w", err)
 	}
 	if now, err := seen(); err != nil || now == "" {
 		return err
 	}
+
 	return fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, m.relays(ctx, which))
 }
 
@@ -218,7 +245,8 @@ func (m *modeChange) expire(ctx context.Context, which string) error {
 func (m *modeChange) programs(ctx context.Context) string {
 	var who string
 	err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(DISTINCT format('%s, process %s', host, process), '; '), '') FROM (
-		SELECT host, process FROM `+m.table("outbox_relays")+` AS r WHERE EXISTS (SELECT FROM `+m.table("outbox_members")+` AS a WHERE a.owner = r.owner)
+		SELECT host, process FROM `+m.table("outbox_relays")+` AS r WHERE EXISTS
+			(SELECT FROM `+m.table("outbox_members")+` AS a WHERE a.owner = r.owner)
 			OR EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 				AND classid::bigint << 32 | objid::bigint = r.owner)) AS live`).Scan(&who)
@@ -231,8 +259,10 @@ func (m *modeChange) programs(ctx context.Context) string {
 
 // relays names the relays that a condition on outbox_members selects.
 func (m *modeChange) relays(ctx context.Context, which string) (who string) {
-	err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(CASE WHEN r.owner IS NULL THEN format('session %s', m.pid) ELSE format('%s, process %s', r.host, r.process) END, '; ' ORDER BY m.owner), 'gone meanwhile')
-		FROM (SELECT owner, pid FROM `+m.table("outbox_members")+` WHERE `+which+` ORDER BY owner LIMIT $1) AS m LEFT JOIN `+m.table("outbox_relays")+` AS r ON r.owner = m.owner`,
+	err := m.conn.QueryRow(ctx, `SELECT coalesce(string_agg(CASE WHEN r.owner IS NULL THEN format('session %s', m.pid)
+			ELSE format('%s, process %s', r.host, r.process) END, '; ' ORDER BY m.owner), 'gone meanwhile')
+		FROM (SELECT owner, pid FROM `+m.table("outbox_members")+`
+			WHERE `+which+` ORDER BY owner LIMIT $1) AS m LEFT JOIN `+m.table("outbox_relays")+` AS r ON r.owner = m.owner`,
 		pgschema.NamedSessions).Scan(&who)
 	if err != nil {
 		return "unknown: " + err.Error()

@@ -27,25 +27,33 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 	if err := m.sharded(ctx); err != nil {
 		return err
 	}
+
 	r, err := m.readers(ctx)
 	if err != nil {
 		return fmt.Errorf("read the positions: %w", err)
 	}
+
 	if m.options.Route == nil {
 		err = m.agreed(ctx, r)
-	} else if r.former, err = m.formerRoutes(ctx); err == nil {
-		err = m.abandoned(ctx, r)
+	} else {
+		r.former, err = m.formerRoutes(ctx)
+		if err == nil {
+			err = m.abandoned(ctx, r)
+		}
 	}
 	if err != nil {
 		return err
 	}
+
 	if err := m.alone(ctx, `UPDATE outbox_mode SET becoming = 'queue'`); err != nil {
 		return fmt.Errorf("record the change: %w", err)
 	}
+
 	m.say("marking the events that have been delivered, up to event %d", r.head())
 	if err := m.markAll(ctx, r); err != nil {
 		return fmt.Errorf("mark events: %w", err)
 	}
+
 	m.say("making parked deliveries due")
 	if err := m.unpark(ctx); err != nil {
 		return fmt.Errorf("make parked deliveries due: %w", err)
@@ -53,6 +61,7 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 	if err := m.indexFresh(ctx); err != nil {
 		return fmt.Errorf("index waiting events: %w", err)
 	}
+
 	m.say("making the table a queue")
 	return m.alone(ctx, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
 		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
@@ -66,13 +75,16 @@ var ErrReplay = errors.New("a replay is running")
 func (m *modeChange) replayed(ctx context.Context) error {
 	var id int64
 	var destination string
-	err := m.conn.QueryRow(ctx, `SELECT id, destination FROM `+m.table("outbox_replays")+` WHERE state = 'running' ORDER BY id LIMIT 1`).Scan(&id, &destination)
+
+	err := m.conn.QueryRow(ctx, `SELECT id, destination
+		FROM `+m.table("outbox_replays")+` WHERE state = 'running' ORDER BY id LIMIT 1`).Scan(&id, &destination)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return fmt.Errorf("find replays: %w", err)
 	}
+
 	return fmt.Errorf("%w: number %d, for %s: let it end, or `notifyd replay stop %[2]d`", ErrReplay, id, destination)
 }
 
@@ -85,8 +97,11 @@ var ErrShards = errors.New("a destination has several shards")
 func (m *modeChange) sharded(ctx context.Context) error {
 	var destination string
 	var shards int
-	err := m.conn.QueryRow(ctx, `SELECT destination, shards FROM `+m.table("outbox_positions")+` AS p WHERE shards > 1 OR layout <> '' OR EXISTS (
-			SELECT FROM jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) AS w WHERE (w ->> 'head')::bigint > p.head OR lower(p.open) <= (w ->> 'head')::bigint)
+
+	err := m.conn.QueryRow(ctx, `SELECT destination, shards FROM `+m.table("outbox_positions")+` AS p
+		WHERE shards > 1 OR layout <> '' OR EXISTS (
+			SELECT FROM jsonb_array_elements(p.former) AS s, jsonb_array_elements(s) AS w
+				WHERE (w ->> 'head')::bigint > p.head OR lower(p.open) <= (w ->> 'head')::bigint)
 		ORDER BY shards DESC, destination LIMIT 1`).Scan(&destination, &shards)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -94,8 +109,10 @@ func (m *modeChange) sharded(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("find shards: %w", err)
 	case shards == 1:
-		return fmt.Errorf("%w: %s had until a moment ago, and has not caught up: let a relay deliver, and try again", ErrShards, destination)
+		return fmt.Errorf("%w: %s had until a moment ago, and has not caught up: let a relay deliver, and try again",
+			ErrShards, destination)
 	}
+
 	return fmt.Errorf("%w: %s has %d: set its shards to 1, let a relay deliver, and try again", ErrShards, destination, shards)
 }
 
@@ -117,6 +134,7 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var all []*reach
 	var shard, lastShard int
 	var destination string
@@ -124,33 +142,45 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 	var low, high *int64
 	_, err = pgx.ForEachRow(rows, []any{&destination, &shard, &head, &low, &high}, func() error {
 		if n := len(all); n == 0 || all[n-1].destination != destination || lastShard != shard {
-			all, lastShard = append(all, &reach{destination: destination, head: head}), shard
+			all = append(all, &reach{destination: destination, head: head})
+			lastShard = shard
 		}
+
 		if low != nil && high != nil {
 			one := all[len(all)-1]
 			one.open = append(one.open, idRange{*low, *high})
 		}
+
 		return nil
 	})
+
 	return newReaders(all), err
 }
 
 // formerRoutes returns the routes by which known destinations read events, whatever the present configuration. A route
 // that no relay has ended applies only to the ids that the unrouted scanner has read: only those are decided.
 func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err error) {
-	rows, err := m.conn.Query(ctx, `SELECT r.destination, r.patterns, r.others, r.head, s.low, s.high, coalesce(r.until_head, p.head, -1), u.low, u.high
+	rows, err := m.conn.Query(ctx, `SELECT r.destination, r.patterns, r.others, r.head, s.low, s.high,
+		coalesce(r.until_head, p.head, -1), u.low, u.high
 		FROM `+m.table("outbox_routes")+` AS r LEFT JOIN `+m.table("outbox_positions")+` AS p ON p.destination = '' AND p.shard = 0
-		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low, coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high FROM unnest(r.open) AS x) AS s
-		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low, coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high
+		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low,
+			coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high FROM unnest(r.open) AS x) AS s
+		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low,
+			coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high
 			FROM unnest(CASE WHEN r.until_head IS NULL THEN p.open ELSE r.until_open END) AS x) AS u
 		WHERE r.past IS NULL AND r.since > 0`)
 	if err != nil {
 		return nil, fmt.Errorf("read the routes: %w", err)
 	}
+
 	var f formerRoutes
 	var fromLow, fromHigh, untilLow, untilHigh []int64
-	_, err = pgx.ForEachRow(rows, []any{&f.destination, &f.patterns, &f.others, &f.from.head, &fromLow, &fromHigh, &f.until.head, &untilLow, &untilHigh}, func() error {
-		f.from.open, f.until.open = spans(fromLow, fromHigh), spans(untilLow, untilHigh)
+	columns := []any{
+		&f.destination, &f.patterns, &f.others, &f.from.head, &fromLow, &fromHigh, &f.until.head, &untilLow, &untilHigh,
+	}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		f.from.open = spans(fromLow, fromHigh)
+		f.until.open = spans(untilLow, untilHigh)
 		if m.options.Known == nil || m.options.Known(f.destination) {
 			all = append(all, f)
 		}
@@ -160,6 +190,7 @@ func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err 
 	if err != nil {
 		return nil, fmt.Errorf("read the routes: %w", err)
 	}
+
 	return all, nil
 }
 
@@ -180,21 +211,25 @@ func (m *modeChange) abandoned(ctx context.Context, r *readers) error {
 	if m.options.Known == nil {
 		return nil
 	}
+
 	var found []string
 	for _, one := range r.all {
 		if one.destination == "" || m.options.Known(one.destination) {
 			continue
 		}
+
 		n, err := m.waiting(ctx, one)
 		switch {
 		case err != nil:
 			return fmt.Errorf("count the events that wait for %q: %w", one.destination, err)
 		case n > abandonedLook:
-			found = append(found, fmt.Sprintf("%s, which has come to event %d (more than %d events above)", one.destination, one.head, abandonedLook))
+			found = append(found, fmt.Sprintf("%s, which has come to event %d (more than %d events above)",
+				one.destination, one.head, abandonedLook))
 		case n > 0:
 			found = append(found, fmt.Sprintf("%s, which has come to event %d (%d events wait)", one.destination, one.head, n))
 		}
 	}
+
 	switch {
 	case len(found) == 0:
 		return nil
@@ -202,19 +237,26 @@ func (m *modeChange) abandoned(ctx context.Context, r *readers) error {
 		m.say("dropping the positions of %s", strings.Join(found, "; "))
 		return nil
 	}
+
 	return fmt.Errorf("%w: %s: configure them with their routes, or discard these events", ErrAbandoned, strings.Join(found, "; "))
 }
 
 // waiting counts the events that the reader has not received, of all types, up to one above [abandonedLook].
 func (m *modeChange) waiting(ctx context.Context, r *reach) (n int64, err error) {
-	low, high := []int64{r.head + 1}, []int64{math.MaxInt64}
+	low := []int64{r.head + 1}
+	high := []int64{math.MaxInt64}
 	for _, s := range r.open {
-		low, high = append(low, s.low), append(high, s.high)
+		low = append(low, s.low)
+		high = append(high, s.high)
 	}
+
 	err = m.step(ctx, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
-			SELECT FROM outbox_events WHERE id >= s.low AND id < s.high AND state = 'fresh' ORDER BY id LIMIT $3) AS e LIMIT $3) AS found`, low, high, abandonedLook+1).Scan(&n)
+		return tx.QueryRow(ctx, `SELECT count(*) FROM (
+			SELECT FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
+				SELECT FROM outbox_events WHERE id >= s.low AND id < s.high AND state = 'fresh' ORDER BY id LIMIT $3) AS e
+			LIMIT $3) AS found`, low, high, abandonedLook+1).Scan(&n)
 	})
+
 	return n, err
 }
 
@@ -222,10 +264,13 @@ func (m *modeChange) waiting(ctx context.Context, r *reach) (n int64, err error)
 // its destinations are unknown.
 func (m *modeChange) agreed(ctx context.Context, r *readers) error {
 	disputed := r.disputed()
-	low, high := make([]int64, len(disputed)), make([]int64, len(disputed))
+	low := make([]int64, len(disputed))
+	high := make([]int64, len(disputed))
 	for i, s := range disputed {
-		low[i], high[i] = s.low, s.high
+		low[i] = s.low
+		high[i] = s.high
 	}
+
 	var id *int64
 	err := m.step(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT min(e.id) FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
@@ -235,7 +280,9 @@ func (m *modeChange) agreed(ctx context.Context, r *readers) error {
 	case err != nil:
 		return fmt.Errorf("compare the positions: %w", err)
 	case id != nil:
-		return fmt.Errorf("%w: some have received event %d and others have not: let relays catch up and stop them, or pass --config with the routes of the relays", ErrPositions, *id)
+		return fmt.Errorf("%w: some have received event %d and others have not: "+
+			"let relays catch up and stop them, or pass --config with the routes of the relays", ErrPositions, *id)
 	}
+
 	return nil
 }

@@ -42,25 +42,31 @@ func (m *modeChange) toStream(ctx context.Context) error {
 	if err := m.giveBack(ctx); err != nil {
 		return fmt.Errorf("release leases: %w", err)
 	}
+
 	m.say("storing the aggregates of deliveries to retry")
 	if err := m.keyRows(ctx); err != nil {
 		return fmt.Errorf("store the aggregates of deliveries: %w", err)
 	}
+
 	m.say("finding the last event that is not fresh")
 	head, err := m.lastMarked(ctx)
 	if err != nil {
 		return fmt.Errorf("find the last event that is not fresh: %w", err)
 	}
+
 	var open []idRange
 	if head > 0 {
 		m.say("waiting for transactions that may have written below event %d", head)
 		if err := m.awaitDrawers(ctx); err != nil {
 			return err
 		}
-		if open, err = m.freshBelow(ctx, head); err != nil {
+
+		open, err = m.freshBelow(ctx, head)
+		if err != nil {
 			return err
 		}
 	}
+
 	m.say("making the table a stream that begins after event %d, with %d ranges open below it", head, len(open))
 	return m.alone(ctx, `LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
 		DELETE FROM outbox_positions;
@@ -70,7 +76,8 @@ func (m *modeChange) toStream(ctx context.Context) error {
 // asStream makes the table a stream that begins there.
 func asStream(head int64, open []idRange) string {
 	return fmt.Sprintf(`DROP INDEX IF EXISTS outbox_events_fresh;
-		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s', origin_sequence = `+pgschema.Sequence+`, changed_at = clock_timestamp();`, head, multirange(open))
+		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s',
+			origin_sequence = `+pgschema.Sequence+`, changed_at = clock_timestamp();`, head, multirange(open))
 }
 
 // multirange returns the spans as PostgreSQL writes them.
@@ -82,6 +89,7 @@ func multirange(ranges []idRange) string {
 		}
 		fmt.Fprintf(&b, "[%d,%d)", s.low, s.high)
 	}
+
 	return "{" + b.String() + "}"
 }
 
@@ -125,6 +133,7 @@ func (m *modeChange) keyRows(ctx context.Context) error {
 		id          int64
 		destination string
 	}{id: math.MinInt64}
+
 	for n := modeBatch; n == modeBatch; {
 		err := m.step(ctx, func(tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, `SELECT event_id, destination FROM outbox_deliveries
@@ -132,19 +141,22 @@ func (m *modeChange) keyRows(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+
 			var ids []int64
 			var names []string
 			n = 0
 			_, err = pgx.ForEachRow(rows, []any{&last.id, &last.destination}, func() error {
 				n++
 				if last.destination != "" && (m.options.Unordered == nil || !m.options.Unordered(last.destination)) {
-					ids, names = append(ids, last.id), append(names, last.destination)
+					ids = append(ids, last.id)
+					names = append(names, last.destination)
 				}
 				return nil
 			})
 			if err != nil || len(ids) == 0 {
 				return err
 			}
+
 			// CASE hides the condition from the partial indexes: without statistics, the planner takes that of due
 			// deliveries in place of the primary key, and reads all those of the destination for each row.
 			_, err = tx.Exec(ctx, `UPDATE outbox_deliveries AS d SET ordering_key = `+orderingKey+`
@@ -152,14 +164,17 @@ func (m *modeChange) keyRows(ctx context.Context) error {
 				JOIN outbox_events AS e ON e.id = p.event_id AND e.id >= $3 AND e.id <= $4
 				CROSS JOIN LATERAL (SELECT name, convert_to(name, 'UTF8') AS bytes FROM (
 					SELECT coalesce(e.aggregate_type, '') || '/' || e.aggregate_id AS name) AS n) AS k
-				WHERE d.event_id = p.event_id AND d.destination = p.destination AND CASE WHEN d.state = 'retry' AND d.ordering_key IS NULL THEN true END
-				AND e.aggregate_id <> '' AND (e.available_at IS NULL OR e.available_at <= clock_timestamp())`, ids, names, slices.Min(ids), slices.Max(ids))
+				WHERE d.event_id = p.event_id AND d.destination = p.destination
+					AND CASE WHEN d.state = 'retry' AND d.ordering_key IS NULL THEN true END
+					AND e.aggregate_id <> '' AND (e.available_at IS NULL OR e.available_at <= clock_timestamp())`,
+				ids, names, slices.Min(ids), slices.Max(ids))
 			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -181,6 +196,7 @@ func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
 		case lowest == nil:
 			return 0, nil
 		}
+
 		upto = *lowest - 1
 		looked += n
 		m.count("%d events read", looked)
@@ -192,24 +208,28 @@ func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
 func (m *modeChange) awaitDrawers(ctx context.Context) error {
 	const drawers = ` FROM pg_locks WHERE locktype = 'relation' AND relation = to_regclass(pg_get_serial_sequence($1, 'id'))
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted`
+
 	var open []string
 	err := m.conn.QueryRow(ctx, `SELECT coalesce(array_agg(virtualtransaction), '{}')`+drawers, m.table("outbox_events")).Scan(&open)
 	if err != nil {
 		return fmt.Errorf("find transactions that have drawn ids: %w", err)
 	}
+
 	w := wait{change: &m.change, began: time.Now()}
 	for {
 		// One of them may have been prepared. It then has another name and no process.
 		var left int
-		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+` AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), open).Scan(&left)
+		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+`
+			AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), open).Scan(&left)
 		switch {
 		case err != nil:
 			return fmt.Errorf("find transactions that have drawn ids: %w", err)
 		case left == 0:
 			return nil
 		case w.tired():
-			return fmt.Errorf("for %v transactions that have drawn ids have not ended (%s; prepared ones: see pg_prepared_xacts): end them, and repeat the command",
-				time.Since(w.began).Round(time.Millisecond), m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), open))
+			who := m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), open)
+			return fmt.Errorf("for %v transactions that have drawn ids have not ended (%s; prepared ones: see pg_prepared_xacts): "+
+				"end them, and repeat the command", time.Since(w.began).Round(time.Millisecond), who)
 		case !rest(ctx, drawersPoll):
 			return fmt.Errorf("wait for transactions that have drawn ids: %w", context.Cause(ctx))
 		}
@@ -224,31 +244,38 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange
 	dropped := 0
 	for low, n := int64(math.MinInt64), readBatch; n == readBatch; {
 		var found []idRange
-		if found, n, err = m.freshFrom(ctx, low, head); err != nil {
+		found, n, err = m.freshFrom(ctx, low, head)
+		if err != nil {
 			return nil, fmt.Errorf("find waiting events: %w", err)
 		}
 		if len(found) == 0 {
 			break
 		}
+
 		// The batch begins with the event that ended the previous one.
 		if len(open) > 0 && found[0].low < open[len(open)-1].high {
 			open[len(open)-1].high = found[0].high
 			found = found[1:]
 		}
+
 		open = append(open, found...)
 		if len(open) > 0 {
 			low = open[len(open)-1].high - 1
 		}
+
 		if surplus := len(open) - maxOpen; surplus > 0 {
 			dropped += surplus
 			open = append(open[:0], open[surplus:]...)
 		}
+
 		m.count("%d ranges found", int64(dropped+len(open)))
 	}
+
 	if dropped > 0 {
 		m.say("%d ranges are too many: the events of the first %d are deferred", dropped+len(open), dropped)
 		err = m.deferFresh(ctx, open[0].low)
 	}
+
 	return open, err
 }
 
@@ -258,20 +285,24 @@ func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []id
 		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (
 				SELECT id FROM outbox_events WHERE state = 'fresh' AND id >= $1 AND id <= $2 ORDER BY id LIMIT $3),
 			pairs AS (SELECT id, lag(id) OVER (ORDER BY id) AS before FROM f),
-			seen AS (SELECT id, before + 1 < id AND EXISTS (SELECT FROM outbox_events AS e WHERE e.id > p.before AND e.id < p.id) AS apart FROM pairs AS p),
+			seen AS (SELECT id, before + 1 < id AND EXISTS
+				(SELECT FROM outbox_events AS e WHERE e.id > p.before AND e.id < p.id) AS apart FROM pairs AS p),
 			numbered AS (SELECT id, count(*) FILTER (WHERE apart) OVER (ORDER BY id) AS n FROM seen)
 			SELECT min(id), max(id) + 1, count(*)::int FROM numbered GROUP BY n ORDER BY n`, low, head, readBatch)
 		if err != nil {
 			return err
 		}
+
 		var s idRange
 		var some int
-		found, n = nil, 0
+		found = nil
+		n = 0
 		_, err = pgx.ForEachRow(rows, []any{&s.low, &s.high, &some}, func() error {
 			found = append(found, s)
 			n += some
 			return nil
 		})
+
 		return err
 	})
 	return found, n, err
@@ -292,9 +323,11 @@ func (m *modeChange) deferFresh(ctx context.Context, below int64) error {
 		if err != nil {
 			return fmt.Errorf("defer events: %w", err)
 		}
+
 		done += n
 		m.count("%d events deferred", done)
 	}
+
 	return nil
 }
 

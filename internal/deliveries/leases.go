@@ -28,12 +28,15 @@ const held = ` d.event_id = excluded.event_id AND d.destination = excluded.desti
 	AND d.state || '' = 'running' AND d.lease_owner + 0 = excluded.owner AND d.lease_token = excluded.token`
 
 const (
-	sqlRemoveHeld = `DELETE FROM outbox_deliveries AS d USING (SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
+	sqlRemoveHeld = `DELETE FROM outbox_deliveries AS d USING
+		(SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
 	WHERE` + held + ` AND ` + present
 	// sqlHeld counts the rows whose lease still holds, and whose event is in the table.
-	sqlHeld = `SELECT count(*) FROM outbox_deliveries AS d, (SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
+	sqlHeld = `SELECT count(*) FROM outbox_deliveries AS d,
+		(SELECT p.event_id, p.destination, p.token, $12::bigint AS owner` + from + `) AS excluded
 	WHERE` + held + ` AND ` + present
-	sqlPutHeld = `UPDATE outbox_deliveries AS d SET ` + set + ` FROM (SELECT ` + values + `, p.token, $12::bigint AS owner` + from + `) AS excluded
+	sqlPutHeld = `UPDATE outbox_deliveries AS d SET ` + set + `
+		FROM (SELECT ` + values + `, p.token, $12::bigint AS owner` + from + `) AS excluded
 	WHERE` + held + ` AND (excluded.state <> 'dead' OR ` + present + `)`
 )
 
@@ -46,6 +49,7 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 		affected += int(tag.RowsAffected())
 		return err
 	}
+
 	if args := Args(done, encoding, l.Owner, l.Length); len(done) > 0 {
 		if _, err := tx.Exec(ctx, SQLAcknowledged, args[:2]...); err != nil {
 			return 0, err
@@ -54,18 +58,23 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 			return 0, err
 		}
 	}
+
 	if len(put) > 0 {
 		err = run(sqlPutHeld, Args(put, encoding, l.Owner, l.Length)...)
 	}
+
 	if args := ReportArgs(put); args != nil && err == nil {
-		if _, err = tx.Exec(ctx, SQLReport, args...); err == nil {
+		_, err = tx.Exec(ctx, SQLReport, args...)
+		if err == nil {
 			err = CheckReports(ctx, tx, put)
 		}
 	}
+
 	all := slices.Concat(done, put)
 	if err != nil || affected == len(all) {
 		return affected, err
 	}
+
 	// Either the leases are over, or the writes were ignored.
 	var left int64
 	if err := tx.QueryRow(ctx, sqlHeld, Args(all, encoding, l.Owner, l.Length)[:12]...).Scan(&left); err != nil {
@@ -74,6 +83,7 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 	if left > 0 {
 		return affected, &session.IgnoredError{Statement: "finish", Rows: int64(affected) + left, Changed: int64(affected)}
 	}
+
 	return affected, nil
 }
 
@@ -81,15 +91,19 @@ func (l Leases) Finish(ctx context.Context, tx pgx.Tx, done, put []Entry) (affec
 // outcome.
 func (l Leases) Renew(ctx context.Context, c *pgx.Conn, tokens []int64) error {
 	const mine = ` WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`
-	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'`+mine, l.Owner, tokens, l.Length.Microseconds())
+
+	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries
+		SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'`+mine, l.Owner, tokens, l.Length.Microseconds())
 	if err != nil || tag.RowsAffected() == int64(len(tokens)) {
 		return err
 	}
+
 	// Either some leases are over, or the writes were ignored.
 	var left int64
 	if err := c.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries`+mine, l.Owner, tokens).Scan(&left); err != nil {
 		return err
 	}
+
 	err = session.CheckChanged("renew leases", tag.RowsAffected(), left)
 	return errors.Join(err, session.ForgetIgnored(ctx, c, err))
 }
@@ -100,14 +114,16 @@ const TakeOverBatch = 1000
 
 // Unpark makes up to TakeOverBatch parked rows of a queue due, which keeps no order. They come from a stream, by a restore.
 func Unpark(ctx context.Context, c *pgx.Conn) (n int, err error) {
-	return makeDue(ctx, c, ``, `ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND state = 'parked'`, ` ORDER BY destination, ordering_key, event_id`)
+	return makeDue(ctx, c, ``, `ordering_key IS NOT NULL AND state IN ('retry', 'parked')
+		AND state = 'parked'`, ` ORDER BY destination, ordering_key, event_id`)
 }
 
 // TakeOverLost makes rows of this relay due again if their token is not live: the database has lost the commits that
 // ended the leases.
 func (l Leases) TakeOverLost(ctx context.Context, c *pgx.Conn, t Tokens) (int, error) {
+	live := append([]int64{}, t.Live...) // never nil: <> ALL (NULL) is never true
 	return takeOver(ctx, c, `lease_owner = $1 AND lease_token <= $2 AND lease_token <> ALL($3)`,
-		"the database lost the outcome of the delivery", l.Owner, t.Last, append([]int64{}, t.Live...)) // never nil: <> ALL (NULL) is never true
+		"the database lost the outcome of the delivery", l.Owner, t.Last, live)
 }
 
 // TakeOver makes rows due again whose lease has expired, or whose owner's lock is free.
@@ -123,7 +139,8 @@ func (l Leases) TakeOver(ctx context.Context, c *pgx.Conn) (int, error) {
 // takeOver makes the running deliveries due that match the condition.
 func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (n int, err error) {
 	return makeDue(ctx, c, `, lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-		error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, '`+why+`')`, `state = 'running' AND `+condition, ``, args...)
+		error_class = coalesce(error_class, 'relay'), last_error = coalesce(last_error, '`+why+`')`,
+		`state = 'running' AND `+condition, ``, args...)
 }
 
 // makeDue makes up to TakeOverBatch rows due that match a condition, and sets other columns. It skips rows that are being
@@ -132,13 +149,16 @@ func makeDue(ctx context.Context, c *pgx.Conn, set, condition, order string, arg
 	page := order + fmt.Sprintf(` LIMIT %d`, TakeOverBatch)
 	update := func(which string, args ...any) error {
 		var locked, changed int64
-		err := c.QueryRow(ctx, `WITH page AS MATERIALIZED (SELECT ctid FROM outbox_deliveries WHERE `+condition+which+page+` FOR UPDATE SKIP LOCKED),
+		err := c.QueryRow(ctx, `WITH page AS MATERIALIZED (SELECT ctid FROM outbox_deliveries WHERE `+condition+which+page+`
+			FOR UPDATE SKIP LOCKED),
 			due AS (UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()`+set+`
 				WHERE ctid = ANY(ARRAY(SELECT ctid FROM page)) RETURNING 1)
 			SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM due)`, args...).Scan(&locked, &changed)
+
 		n += int(changed)
 		return cmp.Or(err, session.CheckChanged("make due", changed, locked))
 	}
+
 	if err := update("", args...); !session.IsOfRow(err) {
 		return n, err
 	}
@@ -147,17 +167,21 @@ func makeDue(ctx context.Context, c *pgx.Conn, set, condition, order string, arg
 	if err != nil {
 		return n, err
 	}
+
 	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
 	if err != nil {
 		return n, err
 	}
-	these := fmt.Sprintf(` AND (event_id, destination) IN (SELECT * FROM unnest($%d::bigint[], $%d::text[]))`, len(args)+1, len(args)+2)
+
+	these := fmt.Sprintf(` AND (event_id, destination) IN (SELECT * FROM unnest($%d::bigint[], $%d::text[]))`,
+		len(args)+1, len(args)+2)
 	refused, err := session.InHalves(left, func(some []Ref) error {
 		return update(these, append(slices.Clone(args), RefArgs(some)...)...)
 	})
 	if err == nil && len(refused) > 0 {
 		err = fmt.Errorf("event %d, one of %d: %w", refused[0].Item.EventID, len(refused), refused[0].Err)
 	}
+
 	return n, err
 }
 
@@ -167,7 +191,8 @@ func (l Leases) goneOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
 			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)
 			UNION ALL
-			SELECT (SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' AND lease_owner > o.owner ORDER BY lease_owner LIMIT 1)
+			SELECT (SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' AND lease_owner > o.owner
+				ORDER BY lease_owner LIMIT 1)
 			FROM o WHERE o.owner IS NOT NULL)
 		SELECT owner FROM o WHERE owner <> $1
 		AND NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -176,5 +201,6 @@ func (l Leases) goneOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }

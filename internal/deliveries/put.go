@@ -40,15 +40,17 @@ type Entry struct {
 // The statements that write rows have the parameters of [Args]. All times come from the database, so the clocks of
 // relays do not matter. A negative delay stands for the event's available_at.
 const (
-	columns = `event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error, replays, lease_token, lease_owner, lease_until`
-	values  = `p.event_id, p.destination, p.event_type, p.state, p.attempts,
+	columns = `event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error, ` +
+		`replays, lease_token, lease_owner, lease_until`
+	values = `p.event_id, p.destination, p.event_type, p.state, p.attempts,
 	coalesce(CASE WHEN p.delay < 0 THEN (SELECT e.available_at FROM outbox_events AS e WHERE e.id = p.event_id) END,
 		clock_timestamp() + p.delay * interval '1 microsecond') AS available_at,
 	nullif(p.ordering_key, '') AS ordering_key, nullif(p.error_class, '') AS error_class, nullif(p.last_error, '') AS last_error, p.replays,
 	CASE p.state WHEN 'running' THEN p.token END AS lease_token,
 	CASE p.state WHEN 'running' THEN $12::bigint END AS lease_owner,
 	CASE p.state WHEN 'running' THEN clock_timestamp() + $13::bigint * interval '1 microsecond' END AS lease_until`
-	from = ` FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bigint[])
+	from = ` FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[],
+		$8::text[], $9::text[], $10::bigint[], $11::bigint[])
 	AS p(event_id, destination, event_type, state, attempts, delay, ordering_key, error_class, last_error, replays, token)`
 	set = `state = excluded.state, attempts = excluded.attempts, available_at = excluded.available_at, updated_at = clock_timestamp(),
 	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
@@ -61,7 +63,8 @@ const (
 	// SQLPutKeyed is SQLPut with the ordering_key, for rows of one shard. The parameter after [Args] is the number of
 	// the shard, from 1. It is 0 if the destination has one shard.
 	// A dead letter stays: a person has made the delivery one during its attempt.
-	SQLPutKeyed = ofShard + `DO UPDATE SET ` + set + `, ordering_key = excluded.ordering_key, shard = excluded.shard WHERE d.state <> 'dead'`
+	SQLPutKeyed = ofShard + `DO UPDATE SET ` + set + `, ordering_key = excluded.ordering_key, shard = excluded.shard
+		WHERE d.state <> 'dead'`
 	// SQLPutNew is SQLPutKeyed for new rows: it does not change existing ones.
 	SQLPutNew = ofShard + `DO NOTHING`
 )
@@ -70,8 +73,10 @@ const (
 // of their own. A visible row whose writer has not ended is one of them. Ids of before the transaction are not asked for: the
 // epoch of such an id is unknown.
 const (
-	writtenX = `CASE WHEN age(x.xmin) <= 0 THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(x.xmin))::text::xid8) = 'in progress' END`
-	writtenR = `CASE WHEN age(r.xmin) <= 0 THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(r.xmin))::text::xid8) = 'in progress' END`
+	writtenX = `CASE WHEN age(x.xmin) <= 0
+		THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(x.xmin))::text::xid8) = 'in progress' END`
+	writtenR = `CASE WHEN age(r.xmin) <= 0
+		THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(r.xmin))::text::xid8) = 'in progress' END`
 )
 
 // SQLReport writes the reports of dead letters, after the statement that has written the dead letters and in its
@@ -85,8 +90,11 @@ const SQLReport = `INSERT INTO outbox_deliveries AS d (event_id, destination, ev
 SELECT p.event_id, p.receiver, min(o.event_type), 'retry', clock_timestamp(), jsonb_agg(o.letter ORDER BY p.destination)
 FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(event_id, destination, receiver)
 CROSS JOIN LATERAL (SELECT x.event_type, jsonb_build_object('destination', x.destination, 'replay', x.replays, 'attempts', x.attempts,
-		'since', to_char(x.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'at', to_char(x.updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'class', x.error_class, 'error', x.last_error) AS letter
-	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead' AND ` + writtenX + ` OFFSET 0) AS o
+		'since', to_char(x.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+		'at', to_char(x.updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+		'class', x.error_class, 'error', x.last_error) AS letter
+	FROM outbox_deliveries AS x WHERE x.event_id = p.event_id AND x.destination = p.destination AND x.state || '' = 'dead'
+		AND ` + writtenX + ` OFFSET 0) AS o
 GROUP BY p.event_id, p.receiver ORDER BY p.event_id, p.receiver
 ON CONFLICT (event_id, destination) DO UPDATE SET dead_letters = coalesce(d.dead_letters, '[null]') || excluded.dead_letters`
 
@@ -96,12 +104,16 @@ func ReportArgs(entries []Entry) []any {
 	var names, to []string
 	for i := range entries {
 		if e := &entries[i]; e.ReportTo != "" {
-			ids, names, to = append(ids, e.EventID), append(names, e.Destination), append(to, e.ReportTo)
+			ids = append(ids, e.EventID)
+			names = append(names, e.Destination)
+			to = append(to, e.ReportTo)
 		}
 	}
+
 	if ids == nil {
 		return nil
 	}
+
 	return []any{ids, names, to}
 }
 
@@ -113,6 +125,7 @@ func Reports(entries []Entry) int {
 			rows[Ref{e.EventID, e.ReportTo}] = true
 		}
 	}
+
 	return len(rows)
 }
 
@@ -129,10 +142,12 @@ func CheckReports(ctx context.Context, tx pgx.Tx, entries []Entry) error {
 	if args == nil {
 		return nil
 	}
+
 	var ignored int64
 	if err := tx.QueryRow(ctx, sqlUnreported, args...).Scan(&ignored); err != nil {
 		return err
 	}
+
 	return session.CheckChanged("report", 0, ignored)
 }
 
@@ -172,9 +187,11 @@ const (
 
 // RefArgs returns the parameters of a statement that finds rows by their names.
 func RefArgs(refs []Ref) []any {
-	ids, names := make([]int64, len(refs)), make([]string, len(refs))
+	ids := make([]int64, len(refs))
+	names := make([]string, len(refs))
 	for i, r := range refs {
-		ids[i], names[i] = r.EventID, r.Destination
+		ids[i] = r.EventID
+		names[i] = r.Destination
 	}
 	return []any{ids, names}
 }
@@ -183,15 +200,35 @@ func RefArgs(refs []Ref) []any {
 // apply to rows in the state running.
 func Args(entries []Entry, encoding string, owner int64, lease time.Duration) []any {
 	n := len(entries)
-	ids, failures, delays, replays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	names, types, states, keys, classes, texts := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	ids := make([]int64, n)
+	failures := make([]int64, n)
+	delays := make([]int64, n)
+	replays := make([]int64, n)
+	tokens := make([]int64, n)
+	names := make([]string, n)
+	types := make([]string, n)
+	states := make([]string, n)
+	keys := make([]string, n)
+	classes := make([]string, n)
+	texts := make([]string, n)
+
 	for i, e := range entries {
-		ids[i], failures[i], replays[i], tokens[i] = e.EventID, int64(min(e.Failures, maxFailures)), int64(e.Replays), e.Token
-		if delays[i] = min(max(e.Delay, 0), maxDelay).Microseconds(); e.Own {
+		ids[i] = e.EventID
+		names[i] = e.Destination
+		types[i] = e.EventType
+		states[i] = string(e.State)
+		keys[i] = e.Key
+		failures[i] = int64(min(e.Failures, maxFailures))
+		replays[i] = int64(e.Replays)
+		tokens[i] = e.Token
+		classes[i] = e.Class
+		texts[i] = wire.ErrorText(e.Err, encoding)
+
+		delays[i] = min(max(e.Delay, 0), maxDelay).Microseconds()
+		if e.Own {
 			delays[i] = -1
 		}
-		names[i], types[i], states[i], keys[i] = e.Destination, e.EventType, string(e.State), e.Key
-		classes[i], texts[i] = e.Class, wire.ErrorText(e.Err, encoding)
 	}
+
 	return []any{ids, names, types, states, failures, delays, keys, classes, texts, replays, tokens, owner, lease.Microseconds()}
 }

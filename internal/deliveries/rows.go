@@ -79,7 +79,14 @@ func (r *Row) Lasts() bool { return r.Event.Replay > 0 || r.Event.DeadLetter != 
 
 // Entry returns the row of a destination, to be written in a state.
 func (r *Row) Entry(destination string, state State) Entry {
-	return Entry{Ref: Ref{r.Event.ID, destination}, EventType: r.Event.Type, State: state, Failures: r.Failures, Key: r.Key, Report: r.Event.DeadLetter != nil}
+	return Entry{
+		Ref:       Ref{r.Event.ID, destination},
+		EventType: r.Event.Type,
+		State:     state,
+		Failures:  r.Failures,
+		Key:       r.Key,
+		Report:    r.Event.DeadLetter != nil,
+	}
 }
 
 // The columns of a row, behind those of its event.
@@ -100,14 +107,16 @@ const (
 // Columns returns the columns of a row that a [Decoder] reads, from outbox_deliveries AS d and [Event]. The statement
 // adds the last one: whether the row is the first of its aggregate.
 func Columns(limit int) string {
-	return `d.event_id, ` + strings.Join(wire.EventColumns("e.", limit), ", ") + `, d.destination, ` + wire.Name("d.event_type", limit) + `, d.state, d.ordering_key,
+	return `d.event_id, ` + strings.Join(wire.EventColumns("e.", limit), ", ") + `,
+	d.destination, ` + wire.Name("d.event_type", limit) + `, d.state, d.ordering_key,
 	d.attempts::bigint, d.replays::bigint, d.available_at, d.available_at <= now(),
 	(d.dead_letters -> 0)::text`
 }
 
 // Event returns the join with the event of a row, as e. The row stays if its event is missing.
 func Event(limit int) string {
-	return `LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
+	return `LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes
+		FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
 }
 
 // Formats returns the formats of a row's columns.
@@ -132,18 +141,23 @@ type Decoder struct {
 
 // Event decodes the columns of an event.
 func (d *Decoder) Event(r *Row, values [][]byte) (err error) {
-	if r.Event.ID, err = wire.DecodeInt8(values[wire.ColumnID]); err != nil {
+	r.Event.ID, err = wire.DecodeInt8(values[wire.ColumnID])
+	if err != nil {
 		return err
 	}
+
 	if raw := values[wire.ColumnDelay]; raw != nil {
-		if r.Delay, err = wire.DecodeDelay(raw); err != nil {
+		r.Delay, err = wire.DecodeDelay(raw)
+		if err != nil {
 			return err
 		}
 	}
+
 	r.Refused = cmp.Or(d.Why, wire.TooLarge(values[wire.ColumnBytes], d.EventBytes))
 	if err := d.Events.Decode(&r.Event, values); err != nil {
 		return err
 	}
+
 	r.Written = d.Events.Clock.Here(r.Event.CreatedAt)
 	return nil
 }
@@ -155,7 +169,8 @@ type corruptError struct {
 }
 
 func (e *corruptError) Error() string {
-	return fmt.Sprintf("delivery of event %d: column %d of the answer, which cannot be NULL, is: an index and its table do not match: REINDEX the tables of notifyd", e.event, e.column)
+	return fmt.Sprintf("delivery of event %d: column %d of the answer, which cannot be NULL, is: "+
+		"an index and its table do not match: REINDEX the tables of notifyd", e.event, e.column)
 }
 
 // SQLState returns the code of index_corrupted: the database has answered, wrongly.
@@ -182,32 +197,47 @@ func (d *Decoder) Row(values [][]byte) (r Row, err error) {
 	if err := intact(values); err != nil {
 		return r, err
 	}
-	if r.Missing = values[wire.ColumnType] == nil; r.Missing {
+
+	r.Missing = values[wire.ColumnType] == nil
+	if r.Missing {
 		r.Event.Type = d.Events.Names.Intern(values[columnType])
 		r.Event.ID, err = wire.DecodeInt8(values[wire.ColumnID])
 	} else {
 		err = d.Event(&r, values)
 	}
+
 	if err != nil {
 		return r, err
 	}
+
 	failures, ferr := wire.DecodeInt8(values[columnAttempts])
 	replays, rerr := wire.DecodeInt8(values[columnReplays])
 	at := new(pgtype.TimestamptzCodec).PlanScan(nil, pgtype.TimestamptzOID, pgtype.BinaryFormatCode, &r.At)
-	if err = cmp.Or(ferr, rerr, at.Scan(values[columnAt], &r.At)); err != nil {
+	err = cmp.Or(ferr, rerr, at.Scan(values[columnAt], &r.At))
+	if err != nil {
 		return r, fmt.Errorf("delivery of event %d: %w", r.Event.ID, err)
 	}
-	r.Failures, r.Event.Replay = int(failures), int(replays)
+
+	r.Failures = int(failures)
+	r.Event.Replay = int(replays)
 	r.Event.Attempt = r.Failures + 1
+
 	names := d.Events.Names
-	r.Destination, r.State, r.Key = names.Intern(values[columnDestination]), State(names.Intern(values[columnState])), string(values[columnKey])
-	r.Due, r.First = values[columnDue][0] != 0, values[columnFirst][0] != 0
+	r.Destination = names.Intern(values[columnDestination])
+	r.State = State(names.Intern(values[columnState]))
+	r.Key = string(values[columnKey])
+	r.Due = values[columnDue][0] != 0
+	r.First = values[columnFirst][0] != 0
+
 	if raw := values[columnLetters]; raw != nil {
 		// encoding/json matches the names of SQLReport to the fields. A list that a person has edited may be wrong.
 		if err := json.Unmarshal(raw, &r.Event.DeadLetter); err != nil {
-			r.Refused = cmp.Or(r.Refused, fmt.Errorf("dead_letters of event %d for %q is not as the relay writes it: correct or discard the delivery", r.Event.ID, r.Destination))
+			wrong := fmt.Errorf("dead_letters of event %d for %q is not as the relay writes it: correct or discard the delivery",
+				r.Event.ID, r.Destination)
+			r.Refused = cmp.Or(r.Refused, wrong)
 		}
 	}
+
 	return r, nil
 }
 
@@ -230,18 +260,24 @@ func Read(ctx context.Context, conn *session.Conn, l engine.Limits, why error, q
 		return nil, false, err
 	}
 	defer rows.Close()
+
 	capacity := l.Bytes
 	d := Decoder{Events: wire.Events{Names: new(wire.Names)}, EventBytes: l.EventBytes, Why: why}
 	for rows.Next() {
 		values := rows.RawValues()
-		if capacity -= wire.Size(values); capacity < 0 && len(all) > 0 {
+
+		capacity -= wire.Size(values)
+		if capacity < 0 && len(all) > 0 {
 			return all, true, rows.Err()
 		}
+
 		r, err := d.Row(values)
 		if err != nil {
 			return nil, false, err
 		}
+
 		all = append(all, r)
 	}
+
 	return all, false, rows.Err()
 }

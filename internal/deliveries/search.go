@@ -94,7 +94,9 @@ func (d *DueSearch) By(at time.Time) {
 // Now begins a full search now. A divided one in progress ends first.
 func (d *DueSearch) Now() {
 	d.By(time.Time{})
-	d.begun, d.FullAt, d.again = false, time.Time{}, d.span.open
+	d.begun = false
+	d.FullAt = time.Time{}
+	d.again = d.span.open
 }
 
 // Rewind makes the next search begin at a time, or before.
@@ -107,7 +109,8 @@ func (d *DueSearch) Rewind(at time.Time) {
 
 // Next returns the rows of the next read: those after a place, up to a time.
 func (d *DueSearch) Next(now time.Time) (after Cursor, upto pgtype.Timestamptz) {
-	if d.inSpan = d.span.open && now.Before(d.nextAt); d.inSpan {
+	d.inSpan = d.span.open && now.Before(d.nextAt)
+	if d.inSpan {
 		return d.span.cursor, d.span.high
 	}
 
@@ -115,9 +118,11 @@ func (d *DueSearch) Next(now time.Time) (after Cursor, upto pgtype.Timestamptz) 
 		d.begun = true
 		d.whole = d.length == 0 && !now.Before(d.FullAt)
 		if d.whole {
-			d.cursor, d.spent = BeforeAll(), 0
+			d.cursor = BeforeAll()
+			d.spent = 0
 		}
 	}
+
 	return d.cursor, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 }
 
@@ -135,6 +140,7 @@ func (d *DueSearch) Read(took time.Duration, last *Cursor) {
 	if last != nil {
 		d.span.cursor = *last
 	}
+
 	switch {
 	case took > slowSearch:
 		d.length = max(d.length/2, firstSpan)
@@ -153,7 +159,8 @@ func (d *DueSearch) Canceled() bool {
 		d.span = newSpan(d.span.high, d.length)
 		return true
 	case !d.inSpan && d.whole:
-		d.length, d.whole = firstSpan, false
+		d.length = firstSpan
+		d.whole = false
 		d.cursor.At = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true} // until Reached tells the server's time
 		return true
 	}
@@ -169,6 +176,7 @@ func (d *DueSearch) End() Cursor {
 	if isFirst || isEarlier {
 		return d.ended
 	}
+
 	return d.cursor
 }
 
@@ -188,10 +196,13 @@ func (d *DueSearch) Reached(now time.Time, at pgtype.Timestamptz, wait time.Dura
 	case d.span.open:
 		d.at = now
 	case d.length > 0 && !now.Before(d.FullAt):
-		d.span, d.spent, d.at = newSpan(at, d.length), 0, now
+		d.span = newSpan(at, d.length)
+		d.spent = 0
+		d.at = now
 	case d.FullAt.Before(d.at):
 		d.at = d.FullAt
 	}
+
 	return d.span.open
 }
 
@@ -217,7 +228,9 @@ func (d *DueSearch) endFull(now time.Time) {
 
 	d.FullAt = now.Add(min(max(shortestRest, restShare*d.spent), longestRest))
 	if d.again {
-		d.again, d.FullAt, d.at = false, now, now
+		d.again = false
+		d.FullAt = now
+		d.at = now
 	}
 }
 
@@ -251,7 +264,8 @@ func (r *RestoredSearch) Read(took time.Duration, last string) {
 	if last == "" {
 		pause = max(pause, restoredEvery)
 	}
-	r.After, r.at = last, time.Now().Add(pause)
+	r.After = last
+	r.at = time.Now().Add(pause)
 }
 
 // Canceled records that the server has canceled a page. An old snapshot may keep millions of index entries of finished

@@ -25,7 +25,8 @@ const SQLUnroutedPage = `WITH share AS (SELECT greatest($3::bigint / greatest(ca
 pages AS MATERIALIZED (SELECT w.* FROM share, unnest($1::text[]) AS t(type)
 	CROSS JOIN LATERAL (SELECT event_id, destination, event_type FROM outbox_deliveries
 		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $2 ORDER BY event_id LIMIT share.n) AS w),
-cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GROUP BY event_type HAVING count(*) = (SELECT n FROM share)) AS complete),
+cut AS (SELECT min(last) AS id FROM (SELECT max(event_id) AS last FROM pages GROUP BY event_type
+	HAVING count(*) = (SELECT n FROM share)) AS complete),
 page AS MATERIALIZED (SELECT * FROM pages WHERE event_id <= coalesce((SELECT id FROM cut), 9223372036854775807))
 `
 
@@ -33,7 +34,8 @@ page AS MATERIALIZED (SELECT * FROM pages WHERE event_id <= coalesce((SELECT id 
 const sqlReroute = SQLUnroutedPage + `, mine AS MATERIALIZED (SELECT d.event_id, d.destination FROM page AS p
 	JOIN outbox_deliveries AS d ON d.event_id = p.event_id AND d.destination = p.destination WHERE d.state = 'unrouted' FOR UPDATE OF d),
 due AS (
-	UPDATE outbox_deliveries AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(), error_class = NULL, last_error = NULL
+	UPDATE outbox_deliveries AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+		error_class = NULL, last_error = NULL
 	FROM mine AS p WHERE d.event_id = p.event_id AND d.destination = p.destination
 	RETURNING d.event_id)
 SELECT coalesce(max(event_id), $2), (SELECT id FROM cut) IS NOT NULL, (SELECT count(*) FROM mine), (SELECT count(*) FROM due) FROM page`
@@ -56,6 +58,7 @@ func UnroutedTypes(ctx context.Context, conn session.Querier, after string, matc
 	if err != nil {
 		return nil, "", err
 	}
+
 	n := 0
 	var t string
 	_, err = pgx.ForEachRow(rows, []any{&t}, func() error {
@@ -65,9 +68,11 @@ func UnroutedTypes(ctx context.Context, conn session.Querier, after string, matc
 		}
 		return nil
 	})
+
 	if n == typesPage {
 		next = t
 	}
+
 	return types, next, err
 }
 
@@ -76,11 +81,14 @@ func UnroutedTypes(ctx context.Context, conn session.Querier, after string, matc
 // ignored, the page ends where it began.
 func Reroute(ctx context.Context, conn session.Querier, types []string, after int64, size int) (last int64, n int, more bool, err error) {
 	var locked, changed int64
+
 	last = after
 	err = conn.QueryRow(ctx, sqlReroute, types, after, size).Scan(&last, &more, &locked, &changed)
-	if err = cmp.Or(err, session.CheckChanged("make due", changed, locked)); err != nil {
+	err = cmp.Or(err, session.CheckChanged("make due", changed, locked))
+	if err != nil {
 		last = after
 	}
+
 	return last, int(changed), more, err
 }
 

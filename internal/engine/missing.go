@@ -43,15 +43,19 @@ func (m *Missing) Met(destination string, eventID int64) time.Duration {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if now.Sub(m.last) > 2*missingLongest && now.After(m.next) {
 		m.since = now
-		m.log.Warn("the events of stored deliveries are missing", "destination", destination, "event_id", eventID, "cure", MissingCure)
+		m.log.Warn("the events of stored deliveries are missing",
+			"destination", destination, "event_id", eventID, "cure", MissingCure)
 	}
+
 	m.last = now
 	least := now.Add(min(max(now.Sub(m.since), missingFirst), missingLongest))
 	m.next = m.next.Add(time.Second / missingRate)
 	if m.next.Before(least) {
 		m.next = least
 	}
+
 	return m.next.Sub(now)
 }

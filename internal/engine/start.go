@@ -50,13 +50,16 @@ func ParseStart(text string) (Start, error) {
 	case "now":
 		return Start{Kind: StartNow}, nil
 	}
+
 	if id, err := strconv.ParseInt(text, 10, 64); err == nil && id > 0 {
 		return Start{Kind: StartAtID, ID: id}, nil
 	}
+
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		return Start{}, errStart
 	}
+
 	return Start{Kind: StartAtTime, Time: t}, nil
 }
 

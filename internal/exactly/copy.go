@@ -33,9 +33,15 @@ func (p *progress) advance(checkpoint, head int64, open tail.Ranges, running ite
 	for id := range running {
 		rows[id] = true
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.checkpoint, p.head, p.open, p.rows, p.seq = checkpoint, head, open, rows, sequence
+
+	p.checkpoint = checkpoint
+	p.head = head
+	p.open = open
+	p.rows = rows
+	p.seq = sequence
 	maps.DeleteFunc(p.done, func(id int64, _ int) bool { return !rows[id] && !open.Contains(id) })
 }
 
@@ -43,10 +49,12 @@ func (p *progress) advance(checkpoint, head int64, open tail.Ranges, running ite
 func (p *progress) With(events []*delivery.Event) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.doing = make(map[int64]int, len(events))
 	for _, e := range events {
 		p.doing[e.ID] = e.Replay
 	}
+
 	passed := make([]int64, 0, len(p.done)+len(p.doing))
 	c := positionCopy{Version: copyVersion, Owner: p.owner, Checkpoint: p.checkpoint, Head: p.head, Sequence: p.seq}
 	for _, some := range []map[int64]int{p.done, p.doing} {
@@ -57,8 +65,10 @@ func (p *progress) With(events []*delivery.Event) []byte {
 			}
 		}
 	}
+
 	slices.Sort(passed)
 	c.Open = p.open.Without(passed).String()
+
 	return c.encode()
 }
 
@@ -108,6 +118,7 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 	if b == nil {
 		return nil, nil
 	}
+
 	var c positionCopy
 	err := json.Unmarshal(b, &c)
 	switch {
@@ -117,8 +128,11 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 	default:
 		_, err = c.watermark()
 	}
+
 	if err != nil {
-		return nil, fmt.Errorf("read the destination's position copy: %w: set another transactional_id, or use the version of notifyd that wrote the copy", err)
+		return nil, fmt.Errorf("read the destination's position copy: %w: "+
+			"set another transactional_id, or use the version of notifyd that wrote the copy", err)
 	}
+
 	return &c, nil
 }

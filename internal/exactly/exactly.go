@@ -75,7 +75,8 @@ func (x *Position) Forget() {
 // NoteReturned records the error with which a delivery was returned.
 func (x *Position) NoteReturned(err error) {
 	if x != nil && errors.Is(err, delivery.ErrReopen) {
-		x.reopen, x.cause = true, causeOf(err)
+		x.reopen = true
+		x.cause = causeOf(err)
 	}
 }
 
@@ -110,11 +111,13 @@ func (x *Position) OnlyGaps(ctx context.Context, r *tail.Reader) bool {
 		x.warned = false
 		return false
 	}
+
 	if pids := r.GapStats().PIDs; !x.warned && len(pids) > 0 {
 		x.warned = true
 		x.Log.WarnContext(ctx, "too many gaps for a position copy",
 			"destination", x.Name, "ranges", MaxGaps, "pids", pids)
 	}
+
 	return true
 }
 
@@ -137,7 +140,9 @@ const sqlOwn = `SELECT p.id::text, p.head, p.open::text, p.sealed, p.void, p.del
 // own reads the position. It waits for a statement that is changing the row. In a transaction it locks the row.
 func (x *Position) own(ctx context.Context, db position.Querier) (own ownPosition, err error) {
 	var open string
-	err = db.QueryRow(ctx, sqlOwn, x.Position.PositionID, x.Position.Epoch).Scan(&own.id, &own.Head, &open, &own.checkpoint, &own.void, &own.delivered, &own.last, &own.sequence)
+
+	err = db.QueryRow(ctx, sqlOwn, x.Position.PositionID, x.Position.Epoch).
+		Scan(&own.id, &own.Head, &open, &own.checkpoint, &own.void, &own.delivered, &own.last, &own.sequence)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return own, position.ErrFenced
 	}
@@ -147,6 +152,7 @@ func (x *Position) own(ctx context.Context, db position.Querier) (own ownPositio
 	if err != nil {
 		return own, fmt.Errorf("read the position of %q: %w", x.Name, err)
 	}
+
 	return own, nil
 }
 
@@ -180,18 +186,22 @@ func (o owner) String() string {
 func (x *Position) identify(ctx context.Context, conn *session.Conn) (o owner, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, position.RoundTrip, position.ErrSlow)
 	defer cancel()
+
 	own, err := x.own(ctx, conn)
 	if err != nil {
 		return o, err
 	}
+
 	o = owner{Position: own.id, Schema: x.Schema, Destination: x.Name, Shard: x.Position.Shard}
 	if err := conn.QueryRow(ctx, `SELECT current_database()`).Scan(&o.Database); err != nil {
 		return o, fmt.Errorf("read the name of the database: %w", err)
 	}
+
 	err = conn.QueryRow(ctx, `SELECT system_identifier::text FROM pg_control_system()`).Scan(&o.System)
 	if _, refused := errors.AsType[*pgconn.PgError](err); err != nil && !refused { // by default all roles may call it
 		return o, fmt.Errorf("read the identifier of the cluster: %w", err)
 	}
+
 	return o, nil
 }
 
@@ -208,6 +218,7 @@ func ShardName(database, schema, destination string, shard int) string {
 func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 	for ctx.Err() == nil {
 		var self owner
+
 		// First, because another owner must not be disturbed.
 		err := x.Use(ctx, func(conn *session.Conn) (err error) {
 			self, err = x.identify(ctx, conn)
@@ -216,22 +227,29 @@ func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 		if err != nil {
 			return at, err
 		}
+
 		p := &progress{owner: self, done: make(map[int64]int)}
 		copied, err := x.copied(ctx, p)
 		if err != nil {
 			x.fail(ctx, err)
 			continue
 		}
+
 		x.pause.Reset()
 		x.refused = ""
 		if x.failing {
 			x.failing = false
 			x.Report(nil, false)
 		}
-		if at, err = x.adopt(ctx, self, copied); err != nil {
+
+		at, err = x.adopt(ctx, self, copied)
+		if err != nil {
 			return at, err
 		}
-		x.progress, x.opened, x.reopen = p, true, false
+
+		x.progress = p
+		x.opened = true
+		x.reopen = false
 		return at, nil
 	}
 	return at, context.Cause(ctx)
@@ -248,13 +266,18 @@ func (x *Position) copied(ctx context.Context, p *progress) (*positionCopy, erro
 	if err != nil {
 		return nil, err
 	}
+
 	c, err := decodeCopy(text)
-	if err == nil && c != nil && c.Owner.Position != p.owner.Position && c.Owner.withoutPosition() != p.owner.withoutPosition() {
-		err = fmt.Errorf("the destination's position copy belongs to %v, not to %v: destinations must not share a copy: set another transactional_id", c.Owner, p.owner)
-	}
 	if err != nil {
 		return nil, &unusable{err}
 	}
+
+	isOther := c != nil && c.Owner.Position != p.owner.Position
+	if isOther && c.Owner.withoutPosition() != p.owner.withoutPosition() {
+		return nil, &unusable{fmt.Errorf("the destination's position copy belongs to %v, not to %v: "+
+			"destinations must not share a copy: set another transactional_id", c.Owner, p.owner)}
+	}
+
 	return c, nil
 }
 
@@ -264,11 +287,15 @@ func (x *Position) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	pause, known := x.pause.NextBackOff(), true
+
+	pause := x.pause.NextBackOff()
+	known := true
 	if r, is := errors.AsType[*unusable](err); is {
-		pause, known = x.LongestPause, x.refused == r.Error()
+		pause = x.LongestPause
+		known = x.refused == r.Error()
 		x.refused = r.Error()
 	}
+
 	x.failing = true
 	x.noteFailure(ctx, safecall.Text(err))
 	select {
@@ -330,6 +357,7 @@ func (x *Position) adopt(ctx context.Context, self owner, c *positionCopy) (at t
 	err = x.Use(ctx, func(conn *session.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
 		defer cancel()
+
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			own, err := x.own(ctx, tx)
 			if err == nil {
@@ -338,30 +366,40 @@ func (x *Position) adopt(ctx context.Context, self owner, c *positionCopy) (at t
 			if err != nil {
 				return err
 			}
+
 			return x.writeAdopted(ctx, tx, &a)
 		})
 	})
 	if err != nil {
 		return at, err
 	}
-	x.checkpoint, x.cause = a.checkpoint, ""
+
+	x.checkpoint = a.checkpoint
+	x.cause = ""
 	a.report(ctx)
+
 	return a.Watermark, nil
 }
 
 // decide returns where the shard begins.
 func (x *Position) decide(own *ownPosition, self owner, c *positionCopy) (a adopted, err error) {
 	a = adopted{Watermark: own.Watermark, checkpoint: own.checkpoint, void: own.void, report: func(context.Context) {}}
+
 	from := ""
 	if c != nil && c.Owner != self {
 		from = fmt.Sprintf(" (written for %v)", c.Owner)
 	}
+
 	trust := own.trust(c)
-	if c != nil && trust != trustNone && c.Head > 0 && position.Replaced(c.Sequence, x.Position.Sequence) {
-		return a, fmt.Errorf("%w: the sequence or its table was restarted since destination %q got its last events, up to id %d%s: events with such ids would count as delivered. "+
-			"Stop all relays, then notifyd positions forget %[2]s, and start it with start_from: beginning, which delivers all events that are kept, or with the first id to deliver",
+	usesCopy := c != nil && trust != trustNone
+	if usesCopy && c.Head > 0 && position.Replaced(c.Sequence, x.Position.Sequence) {
+		return a, fmt.Errorf("%w: the sequence or its table was restarted since destination %q got its last events, up to id %d%s: "+
+			"events with such ids would count as delivered. "+
+			"Stop all relays, then notifyd positions forget %[2]s, and start it with start_from: beginning, "+
+			"which delivers all events that are kept, or with the first id to deliver",
 			position.ErrIDs, x.Name, c.Head, from)
 	}
+
 	switch trust {
 	case trustNone:
 		switch {
@@ -376,18 +414,25 @@ func (x *Position) decide(own *ownPosition, self owner, c *positionCopy) (a adop
 					"destination", x.Name, "head", own.Head)
 			}
 		}
+
 	case trustAhead:
-		return a, fmt.Errorf("%w: it has given out ids up to %d, and destination %q has got events up to %d%s: the database was restored, or the table emptied. "+
-			"Events up to that id would count as delivered. Advance the sequence: SELECT setval('%s', %[4]d); events that the database has not recorded as delivered are then delivered again",
+		return a, fmt.Errorf("%w: it has given out ids up to %d, and destination %q has got events up to %d%s: "+
+			"the database was restored, or the table emptied. Events up to that id would count as delivered. "+
+			"Advance the sequence: SELECT setval('%s', %[4]d); "+
+			"events that the database has not recorded as delivered are then delivered again",
 			position.ErrIDs, own.last, x.Name, c.Head, from, own.sequence)
+
 	case trustLost:
-		a.void, a.checkpoint = c.Checkpoint, c.Checkpoint
+		a.void = c.Checkpoint
+		a.checkpoint = c.Checkpoint
 		a.report = func(ctx context.Context) {
-			err := fmt.Errorf("the database has lost progress that the destination has, up to id %d%s: events above id %d, and open ones below, are delivered again",
+			err := fmt.Errorf("the database has lost progress that the destination has, up to id %d%s: "+
+				"events above id %d, and open ones below, are delivered again",
 				c.Head, from, own.Head)
 			x.Log.ErrorContext(ctx, "events are delivered again", "destination", x.Name, "err", err)
 			x.Observe(delivery.Incident{Kind: delivery.IncidentRepeats, Time: time.Now(), Destination: x.Name, Err: err})
 		}
+
 	case trustMoved, trustBoth:
 		its, err := c.watermark()
 		if err != nil {
@@ -396,8 +441,11 @@ func (x *Position) decide(own *ownPosition, self owner, c *positionCopy) (a adop
 		if c.Checkpoint <= own.void {
 			its.Head = min(its.Head, own.Head) // ids above were requested again
 		}
-		a.Watermark, a.settled = own.Or(its), c.Settled
+
+		a.Watermark = own.Or(its)
+		a.settled = c.Settled
 	}
+
 	a.checkpoint += 1 + rand.Int64N(maxStride) //nolint:gosec // not a secret
 	return a, nil
 }
@@ -415,7 +463,8 @@ type adopted struct {
 const (
 	// sqlDurable makes the commit wait for the disk, in the transaction of a statement with sqlDurable in its FROM.
 	sqlDurable = `(SELECT set_config('synchronous_commit', 'on', true)) AS durable`
-	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6, updated_at = clock_timestamp(),
+	sqlAdopt   = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange, sealed = $5, void = $6,
+		updated_at = clock_timestamp(),
 		last_error = nullif($7::text, ''), failed_at = CASE WHEN $7::text <> '' THEN clock_timestamp() END, ` + position.SQLSeen + `
 		FROM ` + sqlDurable + ` WHERE number = $1 AND epoch = $2`
 	// ofSettled spares the rows of a replay with the original ids: the copy may be older than the replay.
@@ -441,13 +490,17 @@ func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) erro
 	if err := session.CheckChanged("adopt a position", tag.RowsAffected(), 1); err != nil { // the transaction has locked the row
 		return fmt.Errorf("write the position of %q: %w", x.Name, err)
 	}
-	ids, replays := make([]int64, len(a.settled)), make([]int64, len(a.settled))
+
+	ids := make([]int64, len(a.settled))
+	replays := make([]int64, len(a.settled))
 	for i, s := range a.settled {
-		ids[i], replays[i] = s[0], s[1]
+		ids[i] = s[0]
+		replays[i] = s[1]
 	}
 	if len(ids) == 0 {
 		return nil
 	}
+
 	for _, sql := range []string{sqlSettledToo, sqlSettled} {
 		if _, err := tx.Exec(ctx, sql, x.Name, ids, replays); err != nil {
 			return fmt.Errorf("remove the delivered rows of %q: %w", x.Name, err)
@@ -462,6 +515,7 @@ func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) erro
 	if err != nil {
 		return fmt.Errorf("remove the delivered rows of %q: %w", x.Name, err)
 	}
+
 	return nil
 }
 
@@ -470,6 +524,7 @@ func (x *Position) writeAdopted(ctx context.Context, tx pgx.Tx, a *adopted) erro
 func (x *Position) Checkpoint(ctx context.Context, conn *session.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
 	defer cancel()
+
 	tag, err := conn.Exec(ctx, sqlCheckpoint, x.Position.PositionID, x.Position.Epoch, x.checkpoint+1)
 	switch {
 	case err != nil:
@@ -477,6 +532,7 @@ func (x *Position) Checkpoint(ctx context.Context, conn *session.Conn) error {
 	case tag.RowsAffected() == 0:
 		return cmp.Or(x.Position.CheckIgnored(ctx, conn, "write a checkpoint"), position.ErrFenced)
 	}
+
 	x.checkpoint++
 	return nil
 }

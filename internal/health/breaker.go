@@ -70,7 +70,8 @@ func (b *breaker) mayProbe(now time.Time) bool { return !now.Before(b.until) }
 
 // storedWait reports whether stored deliveries must wait, because a new one must be the probe.
 func (b *breaker) storedWait(now time.Time) bool {
-	return b.open() && b.newFirst && b.held < maxHeld && now.Before(b.turnEnds())
+	needsNew := b.open() && b.newFirst
+	return needsNew && b.held < maxHeld && now.Before(b.turnEnds())
 }
 
 // press records how many deliveries workers have begun or could begin.
@@ -84,6 +85,7 @@ func (b *breaker) holds(now time.Time, n int) {
 	if b.held < maxHeld {
 		b.newAgain = now.Add(max(0, b.until.Sub(now)) + storedGrace)
 	}
+
 	b.held += n
 }
 
@@ -96,6 +98,7 @@ func (b *breaker) newWait(now time.Time) bool {
 	if now.Before(b.newAgain) {
 		return true
 	}
+
 	b.held = 0
 	return false
 }
@@ -128,24 +131,33 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 	case b.open() && now.Before(b.until):
 		return b.until.Sub(now), false, false
 	}
+
 	b.newTried++
 	if known || !b.open() {
 		b.newTried = 0
 	}
+
 	b.newFirst = b.newTried < newProbes
-	if opened = b.closed(); opened {
-		b.since, b.heard = now, now
+
+	opened = b.closed()
+	if opened {
+		b.since = now
+		b.heard = now
 	}
-	b.allowed, b.held = 0, 0
+
+	b.allowed = 0
+	b.held = 0
 	b.tripped = now
 
 	next := pauseAfter(now.Sub(b.heard))
 	if p.doubles {
 		next = 2 * b.pause
 	}
+
 	b.pause = min(max(next, p.first), p.longest*2/3) // with the spread of half, at most longest
 	pause = backoff.Spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
+
 	return pause, opened, true
 }
 
@@ -163,18 +175,25 @@ func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) 
 	if b.closed() || n == 0 {
 		return false, false
 	}
+
 	b.pause >>= min(n, 62)
 	b.heard = now
+
 	if b.open() {
-		b.allowed, b.answers, b.ramped = 1, 0, now
-		b.pressed, b.checkAt = false, now.Add(rampCalm)
+		b.allowed = 1
+		b.answers = 0
+		b.ramped = now
+		b.pressed = false
+		b.checkAt = now.Add(rampCalm)
 		return true, b.closeAt(capacity)
 	}
+
 	b.answers += n
 	for b.answers >= b.allowed && b.allowed < capacity {
 		b.answers -= b.allowed
 		b.allowed *= 2
 	}
+
 	return false, b.closeAt(capacity)
 }
 
@@ -194,10 +213,13 @@ func (b *breaker) calm(now time.Time) (closes bool) {
 	if !b.ramping() || now.Before(b.checkAt) {
 		return false
 	}
+
 	if b.pressed {
-		b.pressed, b.checkAt = false, now.Add(rampCalm)
+		b.pressed = false
+		b.checkAt = now.Add(rampCalm)
 		return false
 	}
+
 	b.close()
 	return true
 }

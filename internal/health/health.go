@@ -131,7 +131,8 @@ func New(cfg Config) Health { return Health{cfg: cfg} }
 
 // Impaired reports whether the destination fails, throttles or recovers, or did a moment ago.
 func (h *Health) Impaired() bool {
-	return !h.breaker.closed() || h.pacer.on() || h.quarantine != nil || h.spoiled > 0
+	fails := !h.breaker.closed() || h.quarantine != nil
+	return fails || h.pacer.on() || h.spoiled > 0
 }
 
 // Available reports whether the breaker is closed. The end of a ramp ends an outage.
@@ -152,12 +153,15 @@ func (h *Health) Postponed(now time.Time, event int64) (delay time.Duration, why
 	if h.quarantine == nil {
 		return 0, nil, false
 	}
+
 	one := h.quarantine.events[event]
 	if one == nil || one.err == nil {
 		return 0, nil, false
 	}
+
 	delay = max(h.breaker.until.Sub(now), min(firstPause, h.cfg.LongestPause))
 	h.quarantine.expect(now, event, delay)
+
 	return delay, one.err, true
 }
 
@@ -182,6 +186,7 @@ func (h *Health) Compare(a, b *delivery.Event) int {
 	if byPromise := cmp.Compare(q.promise(b), q.promise(a)); byPromise != 0 {
 		return byPromise
 	}
+
 	return q.triedAt(a.ID).Compare(q.triedAt(b.ID))
 }
 
@@ -227,9 +232,11 @@ func (h *Health) Allowed(now time.Time, n, load, ahead int) int {
 	case h.breaker.ramping():
 		n = min(n, h.breaker.allowed-ahead)
 	}
+
 	if h.pacer.on() {
 		n = min(n, h.pacer.ready(now))
 	}
+
 	return n
 }
 
@@ -242,10 +249,12 @@ func (h *Health) Worthwhile(capacity int) int {
 	case h.breaker.ramping():
 		capacity = min(capacity, h.breaker.allowed)
 	}
+
 	n := capacity / worthwhilePart
 	if h.pacer.on() {
 		n = min(n, int(h.pacer.burst()/2))
 	}
+
 	return max(1, n)
 }
 
@@ -266,12 +275,14 @@ func (h *Health) Next(now time.Time, n int) (d time.Duration) {
 			d = sooner(d, h.breaker.turnEnds().Sub(now))
 		}
 	}
+
 	if h.breaker.ramping() {
 		d = sooner(d, h.breaker.checkAt.Sub(now))
 	}
 	if n > 0 && h.pacer.on() {
 		d = sooner(d, h.pacer.wait(now, n))
 	}
+
 	return d
 }
 
@@ -320,20 +331,25 @@ func (h *Health) Counted(now time.Time, event int64, d time.Duration, dead bool)
 // Record records the results of calls. All began at the given time or later; running calls were in flight, in a lane
 // of the given capacity.
 func (h *Health) Record(now, began time.Time, a Answers, capacity, running int) (c Change) {
-	if h.quarantine != nil && h.breaker.closed() && !h.quarantine.prune(now) && !h.pacer.on() {
+	mayEnd := h.quarantine != nil && h.breaker.closed()
+	if mayEnd && !h.quarantine.prune(now) && !h.pacer.on() {
 		h.quarantine = nil
 	}
+
 	answers := a.Answered
 	if h.breaker.open() {
 		answers += a.Throttled
 	}
+
 	isAlike := h.quarantine != nil && h.quarantine.failed >= shortRow
 	if h.breaker.open() && !isAlike {
 		answers += a.Refused
 	}
+
 	c.Ramps, c.Closes = h.breaker.answered(now, answers, capacity)
 	c.Answered = h.breaker.ramped
 	c.Unthrottled = h.pacer.speedUp(now, began, a.Answered, running)
+
 	return c
 }
 
@@ -381,9 +397,11 @@ func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) 
 	case b < blameMaybe && q.kinds.suspects(now, c.Type):
 		b = blameMaybe
 	}
+
 	q.kinds.fails(now, event, c.Type, c.Took, h.cfg.LongestPause, err)
 	f = h.blames(now, event, c, err, b)
 	f.Counts = b == blameEvent
+
 	return f
 }
 
@@ -407,6 +425,7 @@ func (h *Health) Late(now time.Time, event int64, c Call, err error) (down bool)
 	if h.breaker.open() {
 		return true
 	}
+
 	q := h.quarantined(now)
 	one := q.record(event)
 	one.err = err
@@ -414,6 +433,7 @@ func (h *Health) Late(now time.Time, event int64, c Call, err error) (down bool)
 	q.counts(one)
 	q.expect(now, event, 0)
 	q.kinds.fails(now, event, c.Type, c.Took, h.cfg.LongestPause, err)
+
 	return q.isOutage(now, c.Took)
 }
 
@@ -424,6 +444,7 @@ func (h *Health) Refused(now time.Time, event int64, c Call, err error, last boo
 	if !c.Proof.IsZero() {
 		q.takes(now) // by the same worker, just before
 	}
+
 	b := q.refuses(now, event, &c, last)
 	f = h.blames(now, event, c, err, b)
 	f.Proven = b == blameEvent
@@ -439,16 +460,19 @@ func (h *Health) blames(now time.Time, event int64, c Call, err error, b blame) 
 	one.took = c.Took
 	f.Again = h.breaker.ramping()
 	f.Suspected = b == blameMaybe
+
 	if b < blameMaybe {
 		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, h.pace(now, err), b == blameAgain)
 		h.quarantine.pause = h.breaker.pause
 	}
+
 	if b <= blameMaybe {
 		// An event that hangs waits for the events that it held up. Refused credentials pause the breaker for longer
 		// than the event, and a reload replaces the breaker.
 		f.Delay = max(min(f.Pause, h.cfg.LongestPause), min(firstPause, h.cfg.LongestPause), c.Took)
 		h.quarantine.expect(now, event, f.Delay)
 	}
+
 	return f
 }
 
@@ -475,6 +499,7 @@ func (h *Health) Unanswered(now, began time.Time, tried bool) bool {
 // deliveries are returned until Finished is called for each call that slowed the lane down.
 func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, first time.Duration) (t Throttling) {
 	h.throttles++
+
 	known := h.quarantined(now)
 	if n := known.throttled(event); n > 0 {
 		t.Quarantined = true
@@ -486,6 +511,7 @@ func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, fi
 		known.expect(now, event, max(h.pacer.gap, h.pacer.until.Sub(now)))
 		h.spoiled++
 	}
+
 	t.Gap = h.pacer.gap
 	return t
 }
@@ -499,10 +525,13 @@ func (h *Health) Snapshot(now time.Time) Snapshot {
 	if h.breaker.open() {
 		s.NextProbe = h.breaker.until
 	}
+
 	waits := h.pacer.on() || !h.breaker.closed()
 	if waits && now.Before(h.asked.until) {
-		s.AskedUntil, s.AskedBy = h.asked.until, h.asked.event
+		s.AskedUntil = h.asked.until
+		s.AskedBy = h.asked.event
 	}
+
 	return s
 }
 

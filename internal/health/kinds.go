@@ -46,6 +46,7 @@ func (k *kinds) fails(now time.Time, event int64, name string, took time.Duratio
 	if len(one.events) < suspectAfter {
 		one.events[event] = struct{}{}
 	}
+
 	share := min(now.Sub(one.since)/outageShare, longest*2/3)
 	one.pause = max(share, min(firstPause, longest), took)
 	one.until = now.Add(one.pause)
@@ -56,6 +57,7 @@ func (k *kinds) fails(now time.Time, event int64, name string, took time.Duratio
 // answered records that the destination answered an event of a type; taken means that it took the event.
 func (k kinds) answered(now time.Time, name string, taken bool) {
 	delete(k, name)
+
 	if !taken {
 		return
 	}
@@ -82,6 +84,7 @@ func (k kinds) holds(now time.Time, name string) (delay time.Duration, why error
 	if !k.suspects(now, name) {
 		return 0, nil, false
 	}
+
 	one := k[name]
 	if !now.Before(one.until) {
 		one.until = now.Add(one.pause)
@@ -92,6 +95,7 @@ func (k kinds) holds(now time.Time, name string) (delay time.Duration, why error
 	one.waiting++
 	before := one.waiting / perProbe // pauses until it is due
 	delay = max(one.until.Sub(now), time.Second) + time.Duration(before)*max(one.pause, time.Second)
+
 	return min(delay, longestWait), fmt.Errorf("waits because other events of its type failed: %w", one.err), true
 }
 

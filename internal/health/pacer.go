@@ -42,10 +42,12 @@ func (p *pacer) slow(now, began time.Time, after, first time.Duration) (begins b
 	if until := now.Add(min(after, longestThrottle)); after > 0 && until.After(p.until) {
 		p.until = until
 	}
+
 	switch {
 	case !p.on():
 		p.gap = min(max(first, shortestSlowing), longestGap)
-		p.steep, begins = p.gap, true
+		p.steep = p.gap
+		begins = true
 	case began.Before(p.slowed):
 		return false
 	default:
@@ -54,8 +56,12 @@ func (p *pacer) slow(now, began time.Time, after, first time.Duration) (begins b
 			p.steep = p.gap
 		}
 	}
-	p.slowed, p.calm = now, false
-	p.tokens, p.at = 0, now
+
+	p.slowed = now
+	p.calm = false
+	p.tokens = 0
+	p.at = now
+
 	return begins
 }
 
@@ -65,6 +71,7 @@ func (p *pacer) speedUp(now, began time.Time, n, running int) (gone bool) {
 	if !p.on() || n == 0 || began.Before(p.slowed) {
 		return false
 	}
+
 	p.fill(now)
 	p.calm = true
 	for range n {
@@ -74,9 +81,11 @@ func (p *pacer) speedUp(now, began time.Time, n, running int) (gone bool) {
 			p.gap -= p.gap / time.Duration(1+easing*max(1, running))
 		}
 	}
+
 	if p.gap >= noGap {
 		return false
 	}
+
 	*p = pacer{}
 	return true
 }

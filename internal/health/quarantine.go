@@ -101,6 +101,7 @@ func (q *quarantine) record(event int64) *record {
 		one = &record{answers: q.answers}
 		q.events[event] = one
 	}
+
 	return one
 }
 
@@ -142,6 +143,7 @@ func (q *quarantine) lose(now time.Time, event int64, proof time.Time, probe boo
 	if proof.After(q.proof) {
 		q.proof = proof
 	}
+
 	one := q.record(event)
 	before := one.lost
 	one.lost = now
@@ -164,10 +166,13 @@ func (q *quarantine) lose(now time.Time, event int64, proof time.Time, probe boo
 		case one.proofs < freeProofs:
 			return blameMaybe
 		}
+
 		return blameEvent
+
 	case one.proofs >= freeProofs: // no other event was tried since
 		return blameStale
 	}
+
 	return blameAgain
 }
 
@@ -176,10 +181,13 @@ func (q *quarantine) refuses(now time.Time, event int64, c *Call, last bool) bla
 	one := q.record(event)
 	isFirst := one.refused.IsZero()
 	proven := one.proven
-	one.refused, one.proven = now, false
+	one.refused = now
+	one.proven = false
+
 	if c.Others {
 		q.takes(now)
 	}
+
 	q.counts(one)
 
 	isAlone := len(q.events) == 1
@@ -209,6 +217,7 @@ func (q *quarantine) relents(now time.Time, event int64) {
 	if now.Sub(q.relentedAt) >= q.relentsFor() {
 		q.relented = 0
 	}
+
 	q.relented++
 	q.relentedAt = now
 }
@@ -225,7 +234,8 @@ func (q *quarantine) relentsFor() time.Duration { return max(relentsFor, relents
 // takes records that the destination took an event.
 func (q *quarantine) takes(now time.Time) {
 	q.row++
-	q.failed, q.rowFrom = 0, now
+	q.failed = 0
+	q.rowFrom = now
 }
 
 // throttled records that an event was throttled. It returns how often the event was quarantined for that, including
@@ -239,13 +249,17 @@ func (q *quarantine) throttled(event int64) (quarantines int) {
 		if one.throttles < freeThrottles {
 			return 0
 		}
+
 	default:
 		one.blind++
 		if one.blind < max(q.blind, blindThrottles) {
 			return 0
 		}
-		one.blind, q.blind = 0, min(2*max(q.blind, blindThrottles), maxBlindThrottles)
+
+		one.blind = 0
+		q.blind = min(2*max(q.blind, blindThrottles), maxBlindThrottles)
 	}
+
 	one.quarantines++
 	return one.quarantines
 }
@@ -270,16 +284,19 @@ func (q *quarantine) counted(now time.Time, event int64, d time.Duration, dead b
 // that it took the event.
 func (q *quarantine) answered(now time.Time, event int64, name string, began time.Time, taken bool) {
 	q.kinds.answered(now, name, taken)
+
 	if began.After(q.proof) {
 		q.proof = began
 	}
 	if taken && began.After(q.taken) {
 		q.taken = began
 	}
+
 	if taken {
 		q.takes(now)
 		q.relents(now, event)
 	}
+
 	q.answers++
 	q.blind = 0
 	delete(q.events, event)
@@ -326,5 +343,6 @@ func (q *quarantine) triedAt(event int64) time.Time {
 	if one.refused.After(one.lost) {
 		return one.refused
 	}
+
 	return one.lost
 }

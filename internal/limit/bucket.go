@@ -22,7 +22,10 @@ type bucket struct {
 
 // idle reports whether the bucket knows no more than a new one.
 func (b *bucket) idle(now time.Time) bool {
-	return !b.tat.After(now) && !b.next.After(now) && (b.held == 0 || now.After(b.until))
+	if b.tat.After(now) || b.next.After(now) {
+		return false
+	}
+	return b.held == 0 || now.After(b.until)
 }
 
 // available returns the number reserved and usable.
@@ -50,10 +53,12 @@ func (b *bucket) enqueue(now time.Time, t Terms) time.Duration {
 	if b.next.Before(first) {
 		b.next = first
 	}
+
 	wait := b.next.Sub(now)
 	if wait >= longestWait {
 		return longestWait
 	}
+
 	b.next = b.next.Add(t.Gap)
 	return wait
 }
@@ -70,7 +75,9 @@ func (b *bucket) wants(now time.Time, p *plan, n int) int {
 	if since := now.Sub(b.since); since > p.hold {
 		spent = int(float64(spent) * float64(p.hold) / float64(since))
 	}
+
 	want := n + min(p.ahead, 2*spent)
-	b.since, b.spent = now, 0
+	b.since = now
+	b.spent = 0
 	return want
 }

@@ -25,7 +25,14 @@ type Limiter struct {
 
 // New returns the limiter of a destination whose rate is valid and not zero. Without keys all events count together.
 func New(destination string, r Rate, keyed bool, reserve Reserve) *Limiter {
-	return &Limiter{destination: destination, plan: planOf(r), keyed: keyed, reserve: reserve, buckets: make(map[string]*bucket), sweepAt: minSweep}
+	return &Limiter{
+		destination: destination,
+		plan:        planOf(r),
+		keyed:       keyed,
+		reserve:     reserve,
+		buckets:     make(map[string]*bucket),
+		sweepAt:     minSweep,
+	}
 }
 
 // Keyed reports whether each key has its own rate.
@@ -48,6 +55,7 @@ func (l *Limiter) Take(ctx context.Context, wants []Want) (waits []time.Duration
 	if len(left) == 0 {
 		return nil, nil
 	}
+
 	var reservations []Reservation
 	if len(requests) > 0 {
 		reservations, err = l.reserve(ctx, l.destination, l.plan.Terms, requests)
@@ -55,6 +63,7 @@ func (l *Limiter) Take(ctx context.Context, wants []Want) (waits []time.Duration
 	if err != nil {
 		return l.unknown(wants, left), err
 	}
+
 	return l.settle(now, wants, left, reservations), nil
 }
 
@@ -68,6 +77,7 @@ type remaining struct {
 func (l *Limiter) spend(now time.Time, wants []Want) (left []remaining, requests []Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	missing := make(map[string]int)
 	for i := range wants {
 		w := &wants[i]
@@ -77,15 +87,19 @@ func (l *Limiter) spend(now time.Time, wants []Want) (left []remaining, requests
 			b.spend(1)
 			continue
 		}
+
 		request := !behind && b.reservable(now, l.plan.Terms) > missing[w.Key]
 		if request {
 			missing[w.Key]++
 		}
+
 		left = append(left, remaining{i, request})
 	}
+
 	for key, n := range missing {
 		requests = append(requests, Request{key, l.bucketLocked(now, key).wants(now, &l.plan, n)})
 	}
+
 	// Sorted by key: otherwise two relays could deadlock.
 	slices.SortFunc(requests, func(a, b Request) int { return strings.Compare(a.Key, b.Key) })
 	return left, requests
@@ -95,6 +109,7 @@ func (l *Limiter) spend(now time.Time, wants []Want) (left []remaining, requests
 func (l *Limiter) unknown(wants []Want, left []remaining) []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	waits := make([]time.Duration, len(wants))
 	for _, r := range left {
@@ -103,6 +118,7 @@ func (l *Limiter) unknown(wants []Want, left []remaining) []time.Duration {
 		}
 		waits[r.index] = unknownWait
 	}
+
 	return waits
 }
 
@@ -111,12 +127,14 @@ func (l *Limiter) unknown(wants []Want, left []remaining) []time.Duration {
 func (l *Limiter) settle(asked time.Time, wants []Want, left []remaining, reservations []Reservation) (waits []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	fresh := make(map[string]int, len(reservations))
 	for _, g := range reservations {
 		l.bucketLocked(now, g.Key).tat = now.Add(g.Lead)
 		fresh[g.Key] = g.N
 	}
+
 	for _, r := range left {
 		key := wants[r.index].Key
 		b := l.bucketLocked(now, key)
@@ -125,17 +143,22 @@ func (l *Limiter) settle(asked time.Time, wants []Want, left []remaining, reserv
 			b.spent++
 			continue
 		}
+
 		if waits == nil {
 			waits = make([]time.Duration, len(wants))
 		}
+
 		waits[r.index] = b.enqueue(now, l.plan.Terms)
 	}
+
 	for key, n := range fresh {
 		if n > 0 {
 			b := l.bucketLocked(now, key)
-			b.held, b.until = n, asked.Add(l.plan.hold) // earlier held events are used up or expired
+			b.held = n // earlier held events are used up or expired
+			b.until = asked.Add(l.plan.hold)
 		}
 	}
+
 	return waits
 }
 
@@ -147,19 +170,24 @@ func (l *Limiter) bucketLocked(now time.Time, key string) *bucket {
 	if b != nil {
 		return b
 	}
+
 	if len(l.buckets) >= l.sweepAt {
 		for k, b := range l.buckets {
 			if b.idle(now) {
 				delete(l.buckets, k)
 			}
 		}
+
 		if len(l.buckets) >= maxKeys {
 			clear(l.buckets)
 		}
+
 		l.sweepAt = min(max(minSweep, 2*len(l.buckets)), maxKeys)
 	}
+
 	b = &bucket{}
 	l.buckets[key] = b
+
 	return b
 }
 
@@ -168,8 +196,10 @@ func (l *Limiter) Capacity(now time.Time, n int) int {
 	if l.keyed {
 		return n
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	b := l.bucketLocked(now, "")
 	return min(n, b.available(now)+b.reservable(now, l.plan.Terms))
 }
@@ -182,8 +212,10 @@ func (l *Limiter) Wait(now time.Time) time.Duration {
 	if l.keyed {
 		return 0
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	b := l.bucketLocked(now, "")
 	return b.reservableIn(now, l.plan.Terms, max(1, l.plan.batch-b.available(now)))
 }

@@ -72,6 +72,7 @@ func planOf(r Rate) plan {
 	if burst == 0 {
 		burst = max(1, int(math.Ceil(float64(time.Second)/float64(gap))))
 	}
+
 	ahead := min(burst/aheadPart, int(aheadTime/gap))
 	p := plan{Terms: Terms{Gap: gap, Burst: burst - ahead}, ahead: ahead, hold: time.Duration(ahead) * gap}
 	p.batch = max(1, min(p.Burst/2, int(batchTime/gap)))

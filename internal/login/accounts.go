@@ -43,6 +43,7 @@ func Shared(ctx context.Context, who string, isRefusal func(error) bool, connect
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+
 	if err := a.Refusal(who); err != nil {
 		return err
 	}
@@ -56,6 +57,7 @@ func Shared(ctx context.Context, who string, isRefusal func(error) bool, connect
 		a.Refused(who, err)
 		all.set(a, false)
 	}
+
 	return err
 }
 
@@ -63,14 +65,18 @@ func Shared(ctx context.Context, who string, isRefusal func(error) bool, connect
 func (s *Accounts) of(who string) (a *account, accepted <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a = s.all[who]; a != nil {
+
+	a = s.all[who]
+	if a != nil {
 		return a, a.accepted
 	}
 	if s.all == nil || len(s.all) >= maxAccounts {
 		s.all = make(map[string]*account)
 	}
+
 	a = &account{turn: make(chan struct{}, 1), accepted: make(chan struct{})}
 	s.all[who] = a
+
 	return a, a.accepted
 }
 
@@ -78,6 +84,7 @@ func (s *Accounts) of(who string) (a *account, accepted <-chan struct{}) {
 func (s *Accounts) set(a *account, accepted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	select {
 	case <-a.accepted:
 		if !accepted {

@@ -39,6 +39,7 @@ func (g *Gate) Refusal(who string) error {
 func (g *Gate) Refused(who string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	now := time.Now()
 	switch {
 	case g.who != who:
@@ -48,7 +49,9 @@ func (g *Gate) Refused(who string, err error) {
 	default:
 		g.pause = min(2*g.pause, Longest)
 	}
-	g.who, g.err = who, err
+
+	g.who = who
+	g.err = err
 	g.until = now.Add(g.pause*3/4 + rand.N(g.pause/4)) //nolint:gosec // separates relays
 }
 
@@ -56,5 +59,8 @@ func (g *Gate) Refused(who string, err error) {
 func (g *Gate) Accepted() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.who, g.err, g.until, g.pause = "", nil, time.Time{}, 0
+	g.who = ""
+	g.err = nil
+	g.until = time.Time{}
+	g.pause = 0
 }

@@ -37,6 +37,7 @@ func hold(ctx context.Context, db pgschema.Querier, lock, schema string, want ou
 	if err := db.QueryRow(ctx, `SELECT `+lock+`(`+pgschema.ModeGuard(schema)+`)`).Scan(&is); err != nil {
 		return false, fmt.Errorf("hold the mode: %w", err)
 	}
+
 	switch {
 	case is == nil:
 		return false, pgschema.MissingTables(ctx, db, schema)
@@ -44,21 +45,27 @@ func hold(ctx context.Context, db pgschema.Querier, lock, schema string, want ou
 		who := pgschema.Sessions(ctx, db, pgschema.GuardUsers(schema)+` AND mode = 'ExclusiveLock'`)
 		return false, fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, outboxsql.ErrModeChanging, who)
 	}
+
 	// Use a separate statement: its snapshot must not be older than the lock.
 	row, err := pgschema.ReadMode(ctx, db, schema)
 	if err != nil {
 		return true, err
 	}
+
 	home := outboxsql.Home{Is: outboxsql.Place(row.Home), Here: outboxsql.Place(row.Here)}
 	if err := home.Check(schema); err != nil {
 		return true, err
 	}
+
 	switch {
 	case row.Becoming != "":
-		return true, fmt.Errorf("changing outbox_events of schema %q to a %s was interrupted: run `notifyd migrate --mode %[2]s` again: %[3]w", schema, row.Becoming, outboxsql.ErrModeChanging)
+		return true, fmt.Errorf("changing outbox_events of schema %q to a %s was interrupted: run `notifyd migrate --mode %[2]s` again: %[3]w",
+			schema, row.Becoming, outboxsql.ErrModeChanging)
 	case row.Mode != string(want):
-		return true, fmt.Errorf("outbox_events of schema %q is a %s, and this relay reads a %s: restart it: %w", schema, row.Mode, want, outboxsql.ErrMode)
+		return true, fmt.Errorf("outbox_events of schema %q is a %s, and this relay reads a %s: restart it: %w",
+			schema, row.Mode, want, outboxsql.ErrMode)
 	}
+
 	return true, nil
 }
 

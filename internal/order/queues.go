@@ -386,7 +386,7 @@ func (q *Queues[T]) Withdraw() (gone []*Item[T]) {
 // stop records that a delivery is returned.
 func (q *Queues[T]) stop() {
 	q.stopped = true
-	q.returned = q.returned + 1
+	q.returned++
 }
 
 func (q *Queues[T]) drop(g *Queue[T]) { delete(q.all, g.key) }

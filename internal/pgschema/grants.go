@@ -18,7 +18,8 @@ func TableGrants() []TableGrant {
 			Table: "outbox_events",
 			// Omitted columns keep their defaults: a writer cannot backdate an event or mark it done. RETURNING id needs
 			// SELECT of the column; ids are public.
-			Writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, payload_bytes, content_type), SELECT (id)",
+			Writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, " +
+				"payload, payload_bytes, content_type), SELECT (id)",
 			// UPDATE of one column is also what SELECT ... FOR UPDATE needs.
 			Relay: "SELECT, UPDATE (state, processed_at), DELETE",
 		},
@@ -69,7 +70,8 @@ func RelayPrivileges() (all []Privilege) {
 }
 
 // PartitionFunctions returns the functions that a relay calls where the table is partitioned; two of them, outbox_last_id and
-// outbox_place, also where it is not. The others run as the owner of the tables, so that the relay need not be the owner. The names have no schema.
+// outbox_place, also where it is not. The others run as the owner of the tables, so that the relay need not be the owner.
+// The names have no schema.
 func PartitionFunctions() []string {
 	return []string{
 		"outbox_partitions()", "outbox_away()", "outbox_last_id()", "outbox_place(oid)", "outbox_partitions_extend(timestamptz, integer)",

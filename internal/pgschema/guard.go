@@ -14,7 +14,8 @@ const modeSpace = 0x6e746678
 // ModeGuard returns the key of an advisory lock as SQL. Every session that reads or marks events holds the lock in
 // shared mode as long as it lives, so the mode cannot change meanwhile. The key is NULL without tables.
 func ModeGuard(schema string) string {
-	return fmt.Sprintf("(%d::bigint << 32 | to_regclass(%s)::oid::bigint)", modeSpace, Literal(pgx.Identifier{schema, "outbox_mode"}.Sanitize()))
+	table := pgx.Identifier{schema, "outbox_mode"}.Sanitize()
+	return fmt.Sprintf("(%d::bigint << 32 | to_regclass(%s)::oid::bigint)", modeSpace, Literal(table))
 }
 
 // GuardUsers returns the SQL of the process ids of sessions that hold the mode guard, or wait for it.
@@ -35,8 +36,10 @@ type ModeRow struct {
 
 // ReadMode returns the mode of a migrated schema.
 func ReadMode(ctx context.Context, db Querier, schema string) (r ModeRow, err error) {
-	err = db.QueryRow(ctx, `SELECT mode, coalesce(becoming, ''), coalesce(home, ''), `+pgx.Identifier{schema, "outbox_place"}.Sanitize()+`(tableoid)
-		FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&r.Mode, &r.Becoming, &r.Home, &r.Here)
+	place := pgx.Identifier{schema, "outbox_place"}.Sanitize()
+	table := pgx.Identifier{schema, "outbox_mode"}.Sanitize()
+	err = db.QueryRow(ctx, `SELECT mode, coalesce(becoming, ''), coalesce(home, ''), `+place+`(tableoid)
+		FROM `+table+` WHERE one`).Scan(&r.Mode, &r.Becoming, &r.Home, &r.Here)
 	if err != nil {
 		return ModeRow{}, fmt.Errorf("read the mode: %w", err)
 	}
@@ -54,18 +57,24 @@ const (
 func Sessions(ctx context.Context, db Querier, pids string, args ...any) string {
 	var who string
 	var n int
+
 	// Without pg_monitor PostgreSQL hides the time and the query of other roles' sessions.
-	err := db.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L', pid, coalesce(usename, backend_type), application_name)
-			|| CASE WHEN since IS NULL THEN '' ELSE format(', since %%s, query %%L', to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
+	err := db.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L', pid,
+		coalesce(usename, backend_type), application_name)
+			|| CASE WHEN since IS NULL THEN '' ELSE format(', since %%s, query %%L',
+				to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
 				left(regexp_replace(query, '\s+', ' ', 'g'), %d)) END, '; ' ORDER BY since, pid)
 			FILTER (WHERE n <= %d), 'no visible session'), count(*)
-		FROM (SELECT pid, usename, backend_type, application_name, query, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
-			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, queryBytes, NamedSessions, pids), args...).Scan(&who, &n)
+		FROM (SELECT pid, usename, backend_type, application_name, query, coalesce(xact_start, backend_start) AS since,
+			row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
+			FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+				AND pid IN (%s)) AS s`, queryBytes, NamedSessions, pids), args...).Scan(&who, &n)
 	if err != nil {
 		return "unknown: " + err.Error()
 	}
 	if n > NamedSessions {
 		who += fmt.Sprintf("; and %d more", n-NamedSessions)
 	}
+
 	return who
 }

@@ -15,7 +15,8 @@ const MayNotify = `pg_catalog.pg_notification_queue_usage() < 0.5`
 
 // ErrNotifyQueue is the reason why nothing is notified.
 var ErrNotifyQueue = errors.New("the notification queue of the server is more than half full, so that notifyd does not notify; " +
-	"once it is full, PostgreSQL refuses every commit that notifies: end the session that listens inside a transaction, which notifyd doctor names")
+	"once it is full, PostgreSQL refuses every commit that notifies: " +
+	"end the session that listens inside a transaction, which notifyd doctor names")
 
 // Execer is what runs a statement: a connection, a pool, or a transaction.
 type Execer interface {

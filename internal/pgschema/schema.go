@@ -57,9 +57,12 @@ func MissingTables(ctx context.Context, db Querier, schema string) error {
 	case err != nil:
 		return err
 	case len(others) == 0:
-		return fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w", schema, ErrNotMigrated)
+		return fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`, or call outboxsql.Migrate: %w",
+			schema, ErrNotMigrated)
 	}
-	return fmt.Errorf("schema %q has no tables of notifyd, and schema %s has: set database.schema or --schema, or run `notifyd migrate` for another outbox: %w",
+
+	return fmt.Errorf("schema %q has no tables of notifyd, and schema %s has: "+
+		"set database.schema or --schema, or run `notifyd migrate` for another outbox: %w",
 		schema, strings.Join(others, ", "), ErrNotMigrated)
 }
 
@@ -74,10 +77,12 @@ func Elsewhere(ctx context.Context, db Querier, schema string) ([]string, error)
 	if err != nil {
 		return nil, fmt.Errorf("look for tables in other schemas: %w", err)
 	}
+
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("look for tables in other schemas: %w", err)
 	}
+
 	return names, nil
 }
 
@@ -95,7 +100,8 @@ func Partitioned(ctx context.Context, db Querier, schema string) (yes bool, err 
 const PartitionsAhead = 3
 
 // NoEncoding describes the problem of a database without an encoding.
-const NoEncoding = "The database has the encoding SQL_ASCII: PostgreSQL does not know what its bytes mean, and an event that was not written in UTF-8 leaves as it is, in JSON too."
+const NoEncoding = "The database has the encoding SQL_ASCII: PostgreSQL does not know what its bytes mean, " +
+	"and an event that was not written in UTF-8 leaves as it is, in JSON too."
 
 // Literal quotes a text, for any setting of standard_conforming_strings.
 func Literal(text string) string {

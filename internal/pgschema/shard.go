@@ -14,7 +14,8 @@ func Hash(prefix string) string {
 // HashOfName returns an expression for the hash of an aggregate with this name, NULL without one. Of a long name only the beginning
 // counts, which the shortened one in outbox_deliveries has, too.
 func HashOfName(name string) string {
-	return `(pg_catalog.hashtextextended(CASE WHEN octet_length(` + name + `) >= 190 THEN left(` + name + `, 31) ELSE ` + name + ` END COLLATE "C", 0) & 9223372036854775807)`
+	counts := `CASE WHEN octet_length(` + name + `) >= 190 THEN left(` + name + `, 31) ELSE ` + name + ` END`
+	return `(pg_catalog.hashtextextended(` + counts + ` COLLATE "C", 0) & 9223372036854775807)`
 }
 
 // NumberOfRow returns an expression for the number of the shard that has a row d of outbox_deliveries, if its destination has

@@ -32,6 +32,7 @@ func ConnectText(err error) string {
 		if at == "" {
 			at = strings.TrimPrefix(line, "hostname resolving error: ") // no address was reached
 		}
+
 		last, known := best[at]
 		if !known {
 			addresses = append(addresses, at)
@@ -45,6 +46,7 @@ func ConnectText(err error) string {
 	for i, at := range addresses {
 		lines[i] = best[at]
 	}
+
 	slices.SortStableFunc(lines, func(a, b string) int { return rankOf(a) - rankOf(b) })
 
 	return head + strings.Join(lines, "; ")
@@ -61,6 +63,7 @@ func attemptsOf(err error) (head string, attempts []string) {
 		}
 		first += "`"
 	}
+
 	for line := range strings.Lines(rest) {
 		attempts = append(attempts, strings.Join(strings.Fields(line), " "))
 	}
@@ -83,14 +86,17 @@ func rankOf(line string) int {
 // TLSCure returns the cure if TLS is the reason of a failed connection; "" otherwise.
 func TLSCure(err error) string {
 	_, attempts := attemptsOf(err)
+
 	hasNoTLS := !slices.ContainsFunc(attempts, func(line string) bool { return rankOf(line) != 2 })
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 
 	switch {
 	case hasNoTLS:
-		return "have the server offer TLS (ssl = on in postgresql.conf), or set sslmode=disable in the connection string where the way to it is safe"
+		return "have the server offer TLS (ssl = on in postgresql.conf), " +
+			"or set sslmode=disable in the connection string where the way to it is safe"
 	case untrusted:
-		return "set sslrootcert in the connection string to the certificate of the server's authority, and its host to a name in the server's certificate"
+		return "set sslrootcert in the connection string to the certificate of the server's authority, " +
+			"and its host to a name in the server's certificate"
 	default:
 		return ""
 	}

@@ -35,7 +35,8 @@ func Direct(conn *pgx.Conn) *Conn { return &Conn{Conn: conn} }
 
 // perClient reports whether a pooler tracks a setting for each client: see [Startup].
 func perClient(name string) bool {
-	return slices.ContainsFunc([]string{"client_encoding", "DateStyle", "TimeZone"}, func(s string) bool { return strings.EqualFold(s, name) })
+	tracked := []string{"client_encoding", "DateStyle", "TimeZone"}
+	return slices.ContainsFunc(tracked, func(s string) bool { return strings.EqualFold(s, name) })
 }
 
 // Shared returns a Conn through a pooler in transaction mode, with settings for each transaction. The connection must
@@ -46,6 +47,7 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	if err != nil {
 		return nil, fmt.Errorf("prepare the session: %w", err)
 	}
+
 	var b strings.Builder
 	b.WriteByte(';')
 	var name, value string
@@ -58,6 +60,7 @@ func Shared(ctx context.Context, conn *pgx.Conn, settings [][2]string) (*Conn, e
 	if err != nil {
 		return nil, fmt.Errorf("prepare the session: %w", err)
 	}
+
 	return &Conn{Conn: conn, settings: b.String()}, nil
 }
 
@@ -98,7 +101,9 @@ func (c *Conn) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	if !c.IsShared() {
 		return c.Conn.BeginTx(ctx, o)
 	}
+
 	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL %s %s", cmp.Or(o.IsoLevel, pgx.ReadCommitted), cmp.Or(o.AccessMode, pgx.ReadWrite))
+
 	tx, err := c.Conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + c.settings})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "0A000" { // feature_not_supported: write access on a standby
 		return nil, fmt.Errorf("%s: %w", pg.Message, pgconn.ErrReadOnlyConnection)
@@ -109,6 +114,7 @@ func (c *Conn) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	if err := c.check(ctx, tx); err != nil {
 		return nil, errors.Join(err, tx.Rollback(ctx))
 	}
+
 	return tx, nil
 }
 
@@ -117,10 +123,12 @@ func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Co
 	if !c.IsShared() {
 		return c.Conn.Exec(ctx, sql, args...)
 	}
+
 	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 		tag, err = tx.Exec(ctx, sql, args...)
 		return err
 	})
+
 	return tag, err
 }
 
@@ -129,14 +137,17 @@ func (c *Conn) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	if !c.IsShared() {
 		return c.Conn.Query(ctx, sql, args...)
 	}
+
 	tx, err := c.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, errors.Join(err, tx.Rollback(ctx))
 	}
+
 	return &sharedRows{Rows: rows, end: ending(ctx, tx)}, nil
 }
 
@@ -145,10 +156,12 @@ func (c *Conn) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if !c.IsShared() {
 		return c.Conn.QueryRow(ctx, sql, args...)
 	}
+
 	tx, err := c.Begin(ctx)
 	if err != nil {
 		return failed{err}
 	}
+
 	return &sharedRow{row: tx.QueryRow(ctx, sql, args...), end: ending(ctx, tx)}
 }
 
@@ -157,10 +170,12 @@ func (c *Conn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if !c.IsShared() {
 		return c.Conn.SendBatch(ctx, b)
 	}
+
 	tx, err := c.Begin(ctx)
 	if err != nil {
 		return &noResults{failed: failed{err}}
 	}
+
 	return &sharedResults{BatchResults: tx.SendBatch(ctx, b), end: ending(ctx, tx)}
 }
 
@@ -169,8 +184,10 @@ func (c *Conn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 // or the unnamed statement on a shared connection.
 func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) error) (err error) {
 	if c.IsShared() {
-		begin, name = cmp.Or(begin, "BEGIN ISOLATION LEVEL READ COMMITTED")+c.settings, ""
+		begin = cmp.Or(begin, "BEGIN ISOLATION LEVEL READ COMMITTED") + c.settings
+		name = ""
 	}
+
 	if begin == "" {
 		return f(name)
 	}
@@ -178,6 +195,7 @@ func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) 
 		_, rerr := c.PgConn().Exec(ctx, "ROLLBACK").ReadAll()
 		err = cmp.Or(err, rerr)
 	}()
+
 	if _, err := c.PgConn().Exec(ctx, begin).ReadAll(); err != nil {
 		return err
 	}
@@ -187,6 +205,7 @@ func (c *Conn) Raw(ctx context.Context, begin, name string, f func(name string) 
 	if !c.IsShared() || c.check == nil {
 		return nil
 	}
+
 	return c.check(ctx, c.Conn) // last, because f may set the snapshot of the transaction
 }
 
@@ -242,6 +261,7 @@ func (r *sharedResults) Close() error {
 	if r.end == nil {
 		return err
 	}
+
 	end := r.end
 	r.end = nil
 	return end(err)

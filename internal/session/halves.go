@@ -20,7 +20,8 @@ type IgnoredError struct {
 
 // Error implements error.
 func (e *IgnoredError) Error() string {
-	return fmt.Sprintf("statement %s changed %d of %d rows: a trigger that returns NULL, or a rule, ignores the write", e.Statement, e.Changed, e.Rows)
+	return fmt.Sprintf("statement %s changed %d of %d rows: a trigger that returns NULL, or a rule, ignores the write",
+		e.Statement, e.Changed, e.Rows)
 }
 
 // SQLState returns the code of no_data.
@@ -51,10 +52,12 @@ func IsOfRow(err error) bool {
 	if !errors.As(err, &answer) || len(answer.SQLState()) < 2 {
 		return false
 	}
+
 	switch answer.SQLState()[:2] {
 	case "02", "22", "23", "P0", "XX": // no data, data exception, integrity constraint violation, PL/pgSQL error, internal error
 		return true
 	}
+
 	return false
 }
 
@@ -98,5 +101,6 @@ func InHalves[T any](items []T, write func(some []T) error) (refused []Refused[T
 			}
 		}
 	}
+
 	return refused, nil
 }

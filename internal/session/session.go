@@ -91,7 +91,9 @@ func RefuseHiddenDirect(ctx context.Context, conn *pgx.Conn) error {
 
 func setDirect(ctx context.Context, conn *pgx.Conn, settings [][2]string) error {
 	names, values := split(settings)
-	if _, err := conn.Exec(ctx, sqlSet+` AND pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $3::pg_catalog.int8`, pgx.QueryExecModeExec, names, values, int64(conn.PgConn().PID())); err != nil {
+	_, err := conn.Exec(ctx, sqlSet+` AND pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $3::pg_catalog.int8`,
+		pgx.QueryExecModeExec, names, values, int64(conn.PgConn().PID()))
+	if err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
 	return nil
@@ -105,11 +107,14 @@ func IsHidden(err error) bool {
 }
 
 // HiddenCure is the cure for a statement that [IsHidden] recognizes. PostgreSQL refuses the statement under any policy.
-const HiddenCure = "row level security hides rows from the role: ALTER ROLE ... BYPASSRLS, or use the role that owns the tables without FORCE ROW LEVEL SECURITY, or disable row level security for the tables of notifyd"
+const HiddenCure = "row level security hides rows from the role: ALTER ROLE ... BYPASSRLS, " +
+	"or use the role that owns the tables without FORCE ROW LEVEL SECURITY, " +
+	"or disable row level security for the tables of notifyd"
 
 func split(settings [][2]string) (names, values []string) {
 	for _, s := range settings {
-		names, values = append(names, s[0]), append(values, s[1])
+		names = append(names, s[0])
+		values = append(values, s[1])
 	}
 	return names, values
 }

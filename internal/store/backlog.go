@@ -49,11 +49,13 @@ func ReadBacklog(ctx context.Context, conn outboxsql.DB, o BacklogOptions) (obse
 		if err := r.prepare(ctx, tx); err != nil {
 			return err
 		}
+
 		for _, step := range r.steps() {
 			if err := step(ctx, tx); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000") {
@@ -62,6 +64,7 @@ func ReadBacklog(ctx context.Context, conn outboxsql.DB, o BacklogOptions) (obse
 	if err != nil {
 		return observe.Backlog{}, fmt.Errorf("read the backlog: %w", err)
 	}
+
 	return r.finish(), nil
 }
 
@@ -86,12 +89,15 @@ func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
 	}
 	if r.result.Mode == string(outboxsql.ModeStream) {
 		steps = []func(context.Context, pgx.Tx) error{
-			r.readPositions, r.readPositionsOldest, r.readPauses, r.readNames, r.readRetryOfStream, r.readParked, r.readBlocked, r.readDead, r.readOldest,
+			r.readPositions, r.readPositionsOldest, r.readPauses, r.readNames, r.readRetryOfStream,
+			r.readParked, r.readBlocked, r.readDead, r.readOldest,
 		}
 	}
+
 	if !r.options.CountsOnly {
 		steps = append(steps, r.readErrors, r.readPositionErrors, r.readDeadGroups, r.readUnrouted)
 	}
+
 	return steps
 }
 
@@ -141,20 +147,26 @@ func (r *backlogReader) finish() observe.Backlog {
 		if r.options.Route == nil {
 			continue
 		}
+
 		for _, name := range r.options.Route(t.EventType) {
 			d := r.destination(name)
-			d.Fresh, d.Oldest = d.Fresh.Plus(t.Count), older(d.Oldest, t.Oldest)
+			d.Fresh = d.Fresh.Plus(t.Count)
+			d.Oldest = older(d.Oldest, t.Oldest)
 		}
 	}
+
 	for _, name := range r.known() {
 		d := r.names[name]
 		b.Missing = b.Missing.Plus(d.Missing)
 		if name == "" {
-			b.Delayed, b.NextDelayed = b.Delayed.Plus(d.Retry), d.NextDue
+			b.Delayed = b.Delayed.Plus(d.Retry)
+			b.NextDelayed = d.NextDue
 			continue
 		}
+
 		b.Oldest = older(b.Oldest, d.Oldest)
 		b.Destinations = append(b.Destinations, *d)
 	}
+
 	return b
 }

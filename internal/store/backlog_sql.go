@@ -44,15 +44,19 @@ const (
 	// sqlBacklogRunning.
 	sqlBacklogNames = `WITH RECURSIVE retry(name) AS (
 			(SELECT destination FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination LIMIT 1)
-			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > r.name ORDER BY destination LIMIT 1)
+			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > r.name
+				ORDER BY destination LIMIT 1)
 			FROM retry AS r WHERE r.name IS NOT NULL),
 		dead(name) AS (
 			(SELECT destination FROM outbox_deliveries WHERE state = 'dead' ORDER BY destination LIMIT 1)
-			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'dead' AND destination > r.name ORDER BY destination LIMIT 1)
+			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'dead' AND destination > r.name
+				ORDER BY destination LIMIT 1)
 			FROM dead AS r WHERE r.name IS NOT NULL),
 		keyed(name) AS (
-			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination LIMIT 1)
-			UNION ALL SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination > r.name ORDER BY destination LIMIT 1)
+			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked')
+				ORDER BY destination LIMIT 1)
+			UNION ALL SELECT (SELECT destination FROM outbox_deliveries
+				WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination > r.name ORDER BY destination LIMIT 1)
 			FROM keyed AS r WHERE r.name IS NOT NULL)
 		SELECT name FROM (
 			(SELECT name FROM retry LIMIT $1) UNION (SELECT name FROM dead LIMIT $1) UNION (SELECT name FROM keyed LIMIT $1)) AS all_names
@@ -74,7 +78,8 @@ const (
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(*) FILTER (WHERE state = 'parked') AS n, min(event_id) FILTER (WHERE state = 'parked') AS oldest
 		FROM (SELECT state, event_id FROM outbox_deliveries
-			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
+			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL AND state IN ('retry', 'parked')
+				ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
 
 	sqlBacklogDead = `SELECT w.name, d.n
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
@@ -106,7 +111,8 @@ const (
 			'[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}', '#', 'g'), '[0-9]+', '#', 'g')) AS d`
 
 	sqlBacklogUnrouted = deliveries.SQLUnroutedTypes + `SELECT t.type, d.n FROM (SELECT type FROM t LIMIT $1) AS t CROSS JOIN LATERAL (
-			SELECT count(*) AS n FROM (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $2) AS r) AS d
+			SELECT count(*) AS n FROM (SELECT FROM outbox_deliveries
+				WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $2) AS r) AS d
 		WHERE t.type IS NOT NULL`
 
 	sqlBacklogOldest = `SELECT id, ` + sqlSince + ` FROM outbox_events WHERE id = ANY($1::bigint[])`
@@ -121,16 +127,21 @@ func (r *backlogReader) prepare(ctx context.Context, tx pgx.Tx) error {
 		"search_path", "statement_timeout", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "enable_sort",
 		"enable_hashjoin", "enable_mergejoin", "jit",
 	}
+
 	values := []string{
-		pgx.Identifier{r.options.Schema}.Sanitize(), milliseconds(backlogStatement), "force_generic_plan", "off", "off", "off", "off", "off", "off",
+		pgx.Identifier{r.options.Schema}.Sanitize(), milliseconds(backlogStatement), "force_generic_plan", "off", "off", "off",
+		"off", "off", "off",
 	}
+
 	err := tx.QueryRow(ctx, `SELECT now() FROM unnest($1::text[], $2::text[]) AS s(name, value)
 		HAVING bool_and(set_config(name, value, true) IS NOT NULL)`, names, values).Scan(&r.result.At)
 	if err != nil {
 		return err
 	}
+
 	mode, err := modeOf(ctx, tx, r.options.Schema)
 	r.result.Mode = string(mode)
+
 	return err
 }
 
@@ -147,15 +158,20 @@ func (r *backlogReader) readTypes(ctx context.Context, tx pgx.Tx) error {
 		if id != nil && since != nil {
 			t.Oldest = r.waiting(*id, *since)
 		}
+
 		total += t.N
 		r.result.Types = append(r.result.Types, t)
+
 		return nil
 	}, sqlBacklogTypes, after, r.options.Limit+1)
+
 	for i := range r.result.Types {
 		r.result.Types[i].More = total > r.options.Limit
 	}
+
 	r.result.Fresh = r.count(total)
 	byType(r.result.Types)
+
 	return err
 }
 
@@ -181,15 +197,19 @@ func (r *backlogReader) readRunning(ctx context.Context, tx pgx.Tx) error {
 		if err := row.Scan(&name, &n, &oldest); err != nil {
 			return err
 		}
+
 		total += n
 		d := r.destination(name)
 		d.Running.N = n
 		r.remember(d, oldest)
+
 		return nil
 	}, sqlBacklogRunning, r.options.Limit+1)
+
 	for _, d := range r.names {
 		d.Running.More = d.Running.N > 0 && total > r.options.Limit
 	}
+
 	return err
 }
 
@@ -202,9 +222,13 @@ func (r *backlogReader) readRetry(ctx context.Context, tx pgx.Tx) error {
 		if err := row.Scan(&name, &n, &missing, &oldest, &due); err != nil {
 			return err
 		}
+
 		d := r.destination(name)
-		d.Retry, d.NextDue, d.Missing = r.count(n), due, r.count(missing)
+		d.Retry = r.count(n)
+		d.NextDue = due
+		d.Missing = r.count(missing)
 		r.remember(d, oldest)
+
 		return nil
 	}, sqlBacklogRetry, r.known(), r.options.Limit+1)
 }
@@ -217,9 +241,11 @@ func (r *backlogReader) readParked(ctx context.Context, tx pgx.Tx) error {
 		if err := row.Scan(&name, &looked, &n, &oldest); err != nil {
 			return err
 		}
+
 		d := r.destination(name)
 		d.Parked = observe.Count{N: n, More: looked > r.options.Limit}
 		r.remember(d, oldest)
+
 		return nil
 	}, sqlBacklogParked, r.known(), r.options.Limit+1)
 }
@@ -249,10 +275,12 @@ func (r *backlogReader) readPositionErrors(ctx context.Context, tx pgx.Tx) error
 		var name string
 		f := observe.Failure{Class: delivery.ClassDestination.String()}
 		err := row.Scan(&name, &f.Text, &f.At)
+
 		d := r.destination(name)
 		if d.LastError == nil || d.LastError.At.Before(f.At) {
 			d.LastError = &f
 		}
+
 		return err
 	}, sqlBacklogPositionErrors)
 }
@@ -268,9 +296,13 @@ func (r *backlogReader) readDeadGroups(ctx context.Context, tx pgx.Tx) error {
 		d.DeadLetters = append(d.DeadLetters, g)
 		return err
 	}, sqlBacklogGroups, r.known(), deadLooked)
+
 	for _, d := range r.names {
-		slices.SortFunc(d.DeadLetters, func(a, b observe.DeadGroup) int { return cmp.Or(b.N-a.N, cmp.Compare(b.EventID, a.EventID)) })
+		slices.SortFunc(d.DeadLetters, func(a, b observe.DeadGroup) int {
+			return cmp.Or(b.N-a.N, cmp.Compare(b.EventID, a.EventID))
+		})
 	}
+
 	return err
 }
 
@@ -283,10 +315,14 @@ func (r *backlogReader) readUnrouted(ctx context.Context, tx pgx.Tx) error {
 		r.result.Unrouted = append(r.result.Unrouted, t)
 		return err
 	}, sqlBacklogUnrouted, r.options.Types+1, r.options.Limit+1)
+
 	byType(r.result.Unrouted)
-	if r.result.UnroutedMore = len(r.result.Unrouted) > r.options.Types; r.result.UnroutedMore {
+
+	r.result.UnroutedMore = len(r.result.Unrouted) > r.options.Types
+	if r.result.UnroutedMore {
 		r.result.Unrouted = r.result.Unrouted[:r.options.Types]
 	}
+
 	return err
 }
 
@@ -298,6 +334,7 @@ func (r *backlogReader) remember(d *observe.DestinationBacklog, id *int64) {
 	if r.oldest == nil {
 		r.oldest = make(map[int64][]*observe.DestinationBacklog)
 	}
+
 	r.oldest[*id] = append(r.oldest[*id], d)
 }
 
@@ -306,6 +343,7 @@ func (r *backlogReader) readOldest(ctx context.Context, tx pgx.Tx) error {
 	for id := range r.oldest {
 		ids = append(ids, id)
 	}
+
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var id int64
 		var since time.Time
@@ -313,6 +351,7 @@ func (r *backlogReader) readOldest(ctx context.Context, tx pgx.Tx) error {
 		for _, d := range r.oldest[id] {
 			d.Oldest = older(d.Oldest, r.waiting(id, since))
 		}
+
 		return err
 	}, sqlBacklogOldest, ids)
 }

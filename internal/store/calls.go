@@ -56,20 +56,24 @@ func (c *Calls) Begin(ctx context.Context, event int64, destination string, repl
 		if err := c.record(ctx, conn); err != nil {
 			return err
 		}
+
 		if now := time.Now(); now.After(c.tidy) {
 			c.tidy = now.Add(tidyEvery)
 			if _, err := conn.Exec(ctx, sqlCallsTidy, tidyRows); err != nil {
 				return err
 			}
 		}
+
 		tag, err := conn.Exec(ctx, sqlCallBegins, event, destination, replays)
 		if err != nil || tag.RowsAffected() > 0 {
 			return err
 		}
+
 		calls, err = readCall(ctx, conn, call{event, destination})
 		if err == nil && calls == 0 {
 			err = session.CheckChanged("begin a call", 0, 1)
 		}
+
 		return err
 	})
 	return calls, err
@@ -98,18 +102,22 @@ func (c *Calls) record(ctx context.Context, conn *session.Conn) error {
 func setCall(ctx context.Context, conn *session.Conn, of call, calls int) error {
 	sql, args := sqlCalls, []any{of.event, of.destination, calls}
 	if calls == 0 {
-		sql, args = sqlCallsEnd, args[:2]
+		sql = sqlCallsEnd
+		args = args[:2]
 	}
+
 	tag, err := conn.Exec(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
+
 	if tag.RowsAffected() == 0 {
 		left, err := readCall(ctx, conn, of)
 		if err != nil || left > 0 {
 			return cmp.Or(err, session.CheckChanged("end a call", 0, 1))
 		}
 	}
+
 	return nil
 }
 

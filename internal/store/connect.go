@@ -41,6 +41,9 @@ const (
 	closeTimeout = time.Second
 )
 
+// errNoAnswer is the cause when a flight of statements takes longer than RoundTripTimeout.
+var errNoAnswer = fmt.Errorf("the database did not answer within %v", RoundTripTimeout)
+
 // RoleLeases is the role of the session that renews the leases of a stream. The server ends it after 5 s without a
 // statement.
 const RoleLeases = "leases"
@@ -75,12 +78,14 @@ type Connector struct {
 // HoldMode ensures that the table has the wanted mode, and holds the mode while the session of conn lives: see
 // modelock.Hold. If the table has the other mode, or is a copy, HoldMode calls refused, if set, with the error.
 func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql.Mode, refused func(error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, errNoAnswer)
 	defer cancel()
+
 	err := modelock.Hold(ctx, conn, c.Schema, want)
 	if modelock.EndsRelay(err) && refused != nil {
 		refused(err)
 	}
+
 	return err
 }
 
@@ -98,12 +103,14 @@ func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	if direct := c.redirect.Load(); direct != nil {
 		return direct.Copy(), nil
 	}
+
 	cfg := c.Config.Copy()
 	if c.Before != nil {
 		if err := c.Before(ctx, cfg); err != nil {
 			return nil, fmt.Errorf("prepare the connection: %w", err)
 		}
 	}
+
 	return cfg, nil
 }
 
@@ -137,30 +144,37 @@ func (c *Connector) Open(ctx context.Context, role string) (*session.Conn, error
 }
 
 func (c *Connector) open(ctx context.Context, role string, shares bool) (*session.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no connection within the connect timeout of %v", connectTimeout))
+	late := fmt.Errorf("no connection within the connect timeout of %v", connectTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, late)
 	defer cancel()
+
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	err = c.checkPooler(ctx, conn)
 	if errors.Is(err, ErrPooler) && shares {
 		if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheDescribe { // the first one that found the pooler
 			Close(ctx, conn)
-			if conn, err = c.dial(ctx); err != nil {
+			conn, err = c.dial(ctx)
+			if err != nil {
 				return nil, err
 			}
 		}
 		return c.share(ctx, conn, role)
 	}
+
 	if err != nil {
 		Close(ctx, conn)
 		return nil, fmt.Errorf("connect as notifyd/%s: %w", role, err)
 	}
+
 	if err := session.Set(ctx, conn, append(c.settings(role), directSettings(role)...)); err != nil {
 		Close(ctx, conn)
 		return nil, err //nolint:wrapcheck // the error names what failed
 	}
+
 	return c.opened(ctx, session.Direct(conn), role)
 }
 
@@ -189,6 +203,7 @@ func (c *Connector) opened(ctx context.Context, conn *session.Conn, role string)
 		c.opens.add(role, conn.PgConn().CleanupDone())
 		return conn, nil
 	}
+
 	Close(ctx, conn.Conn)
 	return nil, err
 }
@@ -199,19 +214,24 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	cfg.DialFunc = dialer().DialContext
 	session.Startup(cfg)
+
 	if c.shared.Load() {
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // a pooler loses prepared statements
 	}
+
 	if cfg.ValidateConnect == nil && len(cfg.Fallbacks) > 0 {
 		// Of several hosts, choose the primary. pgx would accept the first that answers.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
+
 	who := strings.Join([]string{cfg.Host, strconv.Itoa(int(cfg.Port)), cfg.User, cfg.Password}, "\x00")
 	if err := c.logins.Refusal(who); err != nil {
 		return nil, &connectError{err, c.Wants}
 	}
+
 	var conn *pgx.Conn
 	err = login.Shared(ctx, who, isWrongPassword, func() (err error) {
 		conn, err = pgx.ConnectConfig(ctx, cfg)
@@ -223,6 +243,7 @@ func (c *Connector) dial(ctx context.Context) (*pgx.Conn, error) {
 		}
 		return nil, &connectError{err, c.Wants}
 	}
+
 	c.logins.Accepted()
 	return conn, nil
 }

@@ -26,9 +26,12 @@ type openConns struct {
 func (o *openConns) add(role string, gone <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if o.gone == nil {
-		o.gone, o.opened = make(map[string][]<-chan struct{}), make(map[string]uint64)
+		o.gone = make(map[string][]<-chan struct{})
+		o.opened = make(map[string]uint64)
 	}
+
 	o.opened[role]++
 	o.gone[role] = append(o.liveLocked(role), gone)
 }
@@ -50,9 +53,11 @@ func (c *Connector) Conns() (all []RoleConns) {
 	o := &c.opens
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	for _, role := range slices.Sorted(maps.Keys(o.gone)) {
 		o.gone[role] = o.liveLocked(role)
 		all = append(all, RoleConns{Role: role, Open: len(o.gone[role]), Opened: o.opened[role]})
 	}
+
 	return all
 }

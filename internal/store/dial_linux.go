@@ -18,5 +18,6 @@ func setUserTimeout(c syscall.RawConn, d time.Duration) error {
 	if err := errors.Join(controlErr, err); err != nil {
 		return fmt.Errorf("set TCP_USER_TIMEOUT: %w", err)
 	}
+
 	return nil
 }

@@ -41,6 +41,7 @@ func IsDown(err error) bool {
 	if _, connecting := errors.AsType[*connectError](err); connecting {
 		return true
 	}
+
 	code, answered := stateOf(err)
 	switch {
 	case errors.Is(err, ErrPooler):
@@ -52,13 +53,16 @@ func IsDown(err error) bool {
 	case code == readOnly: // a failover is in progress
 		return true
 	}
+
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.SeverityUnlocalized == "FATAL" || pg.SeverityUnlocalized == "PANIC") {
 		return true // the server ended the session
 	}
+
 	switch code[:2] {
 	case "08", "57": // connection exception, operator intervention
 		return true
 	}
+
 	return false
 }
 
@@ -107,11 +111,14 @@ type Reporter interface {
 // unavailable, that it answers and refuses the statements, or that another session holds a lock.
 func Report(to Reporter, part string, err error) {
 	_, foreign := errors.AsType[*ForeignLockError](err)
-	if err != nil && IsDown(err) && !foreign && !errors.Is(err, outboxsql.ErrModeChanging) {
+	isRefusal := foreign || errors.Is(err, outboxsql.ErrModeChanging)
+	if err != nil && IsDown(err) && !isRefusal {
 		to.ReportDatabase(err)
 		return
 	}
+
 	to.ReportDatabase(nil)
+
 	r := observe.Refusal{Part: part, Err: err}
 	if err != nil {
 		r.Code, _ = stateOf(err)
@@ -121,6 +128,7 @@ func Report(to Reporter, part string, err error) {
 			r.Outcomes = single.Outcomes()
 		}
 	}
+
 	to.ReportRefusal(r)
 }
 
@@ -137,7 +145,8 @@ func CureOf(err error) string {
 func Cure(code string) string {
 	switch {
 	case code == insufficientPrivilege:
-		return "give the relay's role its privileges: notifyd migrate --print-grants prints the statements; where the log names row-level security, ALTER ROLE ... BYPASSRLS"
+		return "give the relay's role its privileges: notifyd migrate --print-grants prints the statements; " +
+			"where the log names row-level security, ALTER ROLE ... BYPASSRLS"
 	case code == queryCanceled:
 		return "find what makes the statement slow: the database's load, a trigger on the tables, or a table that needs VACUUM"
 	case code == lockNotAvailable:
@@ -149,7 +158,8 @@ func Cure(code string) string {
 	case code == diskFull:
 		return "give the database's disk space"
 	case code == foreignKey:
-		return "give the foreign key ON DELETE CASCADE or ON DELETE SET NULL, or drop it; notifyd doctor lists the foreign keys to outbox_events"
+		return "give the foreign key ON DELETE CASCADE or ON DELETE SET NULL, or drop it; " +
+			"notifyd doctor lists the foreign keys to outbox_events"
 	case code == notSupported:
 		return "drop the rule that the error names; notifyd doctor lists the rules that are not notifyd's"
 	case code == ignored:

@@ -55,10 +55,12 @@ func (s ForeignHolder) String() string {
 	if s.PID == 0 {
 		return "a prepared transaction"
 	}
+
 	text := fmt.Sprintf("pid %d, user %s, application %q", s.PID, s.User, s.Application)
 	if s.Client != "" {
 		text += ", client " + s.Client
 	}
+
 	return text
 }
 
@@ -73,9 +75,11 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 					AND NOT EXISTS (SELECT FROM held AS change WHERE change.pid = held.pid AND change.classid = $5::bigint::oid))
 			OR objsubid = 1 AND classid = $3::bigint::oid
 			OR objsubid = 2 AND classid = $6::bigint::oid AND objid = (hashtext($7)::bigint & 4294967295)::oid)
-	SELECT DISTINCT used.kind, coalesce(used.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(host(a.client_addr), '')
+	SELECT DISTINCT used.kind, coalesce(used.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''),
+		coalesce(host(a.client_addr), '')
 	FROM used LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = used.pid
-	WHERE (used.kind <> 'listen' OR used.pid IS NULL OR NOT used.granted OR a.state <> 'active') AND (coalesce(a.application_name, '') NOT LIKE 'notifyd/%'
+	WHERE (used.kind <> 'listen' OR used.pid IS NULL OR NOT used.granted OR a.state <> 'active')
+		AND (coalesce(a.application_name, '') NOT LIKE 'notifyd/%'
 		OR used.kind = 'life' AND used.mode = 'ExclusiveLock'
 		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_deliveries')::oid, 'INSERT'))
 	ORDER BY 1, 2`
@@ -83,15 +87,17 @@ const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid
 // ReadForeignHolders returns the sessions that are not relays and hold or wait for a lock that the relays of a schema
 // need, by kind and pid. The lock of life does not depend on the schema.
 func ReadForeignHolders(ctx context.Context, conn outboxsql.DB, schema string) ([]ForeignHolder, error) {
-	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(notifySpace), int64(ownerSpace), int64(modeSpace),
-		int64(changeSpace), int64(listenSpace), pgschema.Channel(schema))
+	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(),
+		int64(notifySpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace), int64(listenSpace), pgschema.Channel(schema))
 	if err != nil {
 		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}
+
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ForeignHolder])
 	if err != nil {
 		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}
+
 	return all, nil
 }
 
@@ -111,6 +117,7 @@ func (e *ForeignLockError) Error() string {
 		}
 		who = s.String()
 	}
+
 	return who + " has the lock and is not a relay: notifyd doctor names the cure"
 }
 
@@ -120,11 +127,13 @@ func foreign(ctx context.Context, conn outboxsql.DB, schema string, kind LockKin
 	if err != nil {
 		return err
 	}
+
 	e := &ForeignLockError{}
 	for _, s := range all {
 		if s.Kind == kind {
 			e.Who = append(e.Who, s)
 		}
 	}
+
 	return e
 }

@@ -46,7 +46,8 @@ ON CONFLICT (destination, key) DO UPDATE SET (tat, granted) = (
 	SELECT b.base + ceil(g.n * $5::float8) * interval '1 microsecond', g.n
 	FROM (SELECT clock_timestamp() AS now OFFSET 0) AS c,
 	LATERAL (SELECT greatest(c.now, least(l.tat, c.now + $4::bigint * $5::float8 * interval '1 microsecond')) AS base) AS b,
-	LATERAL (SELECT least(excluded.granted, floor($4::bigint - extract(epoch FROM b.base - c.now)::float8 * 1000000 / $5::float8)::bigint) AS n) AS g)
+	LATERAL (SELECT least(excluded.granted,
+		floor($4::bigint - extract(epoch FROM b.base - c.now)::float8 * 1000000 / $5::float8)::bigint) AS n) AS g)
 RETURNING key, granted, (extract(epoch FROM tat - clock_timestamp()) * 1000000)::bigint`
 
 // sqlTidy deletes rows that no longer limit anything. The margin protects rows in use.
@@ -64,14 +65,18 @@ func (l *Limits) Reserve(ctx context.Context, destination string, t limit.Terms,
 }
 
 func (l *Limits) take(ctx context.Context, conn *session.Conn, destination string, t limit.Terms, asks []limit.Request) ([]limit.Reservation, error) {
-	keys, wants := make([]string, len(asks)), make([]int64, len(asks))
+	keys := make([]string, len(asks))
+	wants := make([]int64, len(asks))
 	for i, a := range asks {
-		keys[i], wants[i] = a.Key, int64(a.N)
+		keys[i] = a.Key
+		wants[i] = int64(a.N)
 	}
+
 	rows, err := conn.Query(ctx, sqlReserve, destination, keys, wants, int64(t.Burst), float64(t.Gap)/float64(time.Microsecond))
 	if err != nil {
 		return nil, err
 	}
+
 	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (g limit.Reservation, err error) {
 		var lead int64
 		err = r.Scan(&g.Key, &g.N, &lead)
@@ -81,9 +86,11 @@ func (l *Limits) take(ctx context.Context, conn *session.Conn, destination strin
 	if err == nil {
 		err = session.CheckChanged("reserve", int64(len(all)), int64(len(asks)))
 	}
+
 	if now := time.Now(); err == nil && now.After(l.tidy) {
 		l.tidy = now.Add(tidyEvery)
 		_, err = conn.Exec(ctx, sqlTidy, tidyRows)
 	}
+
 	return all, err
 }

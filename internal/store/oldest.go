@@ -29,27 +29,32 @@ func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan
 // Fresh events of a queue are searched above the id o.After, because the index may hold many delivered ones. Events
 // of a stream are searched at the positions, by o.Route.
 func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
-	o.Schema, o.CountsOnly = w.connector.Schema, true
+	o.Schema = w.connector.Schema
+	o.CountsOnly = true
 	err = w.run(ctx, "find the oldest waiting event", func(ctx context.Context, conn *session.Conn) error {
 		mode, err := modeOf(ctx, conn, o.Schema)
 		if err != nil {
 			return err
 		}
+
 		if mode != outboxsql.ModeStream {
 			var us int64
 			err := conn.QueryRow(ctx, sqlOldest, o.After).Scan(&us)
 			age = time.Duration(us) * time.Microsecond
 			return err
 		}
+
 		b, err := ReadBacklog(ctx, conn, o)
 		if b.Oldest != nil {
 			age = time.Duration(b.Oldest.Age * float64(time.Second))
 		}
+
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
+
 	return max(0, age), nil
 }
 
@@ -65,22 +70,26 @@ func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b observe.Backlo
 
 // ask runs f on a new connection, one query at a time.
 func (w *Watch) run(ctx context.Context, what string, f func(context.Context, *session.Conn) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, errNoAnswer)
 	defer cancel()
+
 	select {
 	case w.turn <- struct{}{}:
 		defer func() { <-w.turn }()
 	case <-ctx.Done():
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
+
 	conn, err := w.connector.Open(ctx, "watch")
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	defer Close(ctx, conn.Conn)
+
 	if err := f(ctx, conn); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
+
 	return nil
 }
 
@@ -91,5 +100,6 @@ const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
 			WHERE available_at <= now() OR available_at IS NULL LIMIT 1),
 		(SELECT ` + sqlSince + ` FROM outbox_events
 			WHERE id = (SELECT event_id FROM outbox_deliveries
-				WHERE state IN ('retry', 'running', 'parked') AND (attempts > 0 OR last_error IS NOT NULL OR available_at <= clock_timestamp())
+				WHERE state IN ('retry', 'running', 'parked')
+					AND (attempts > 0 OR last_error IS NOT NULL OR available_at <= clock_timestamp())
 				ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`

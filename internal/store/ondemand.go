@@ -33,12 +33,15 @@ func (o *onDemand) Close(ctx context.Context) {
 
 // do runs f with the session, also if ctx has ended, and returns its error with a description. It waits for within at most.
 func (o *onDemand) do(ctx context.Context, within time.Duration, what string, f func(context.Context, *session.Conn) error) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("the database did not answer within %v", within))
+	late := fmt.Errorf("the database did not answer within %v", within)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, late)
 	defer cancel()
+
 	err := o.use(ctx, f)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", what, err)
 	}
+
 	o.report(err)
 	return err
 }
@@ -46,16 +49,20 @@ func (o *onDemand) do(ctx context.Context, within time.Duration, what string, f 
 func (o *onDemand) use(ctx context.Context, f func(context.Context, *session.Conn) error) (err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if o.conn == nil || o.conn.IsClosed() {
-		if o.conn, err = o.connector.Open(ctx, o.role); err != nil {
+		o.conn, err = o.connector.Open(ctx, o.role)
+		if err != nil {
 			o.conn = nil
 			return err
 		}
 	}
 
-	if err = f(ctx, o.conn); err != nil {
+	err = f(ctx, o.conn)
+	if err != nil {
 		Close(ctx, o.conn.Conn) // the server may have become a standby
 		o.conn = nil
 	}
+
 	return err
 }

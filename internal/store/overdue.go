@@ -27,7 +27,8 @@ const (
 		AND NOT EXISTS (SELECT FROM (SELECT id FROM outbox_events WHERE id = $1 FOR UPDATE SKIP LOCKED) AS free)`
 
 	sqlLockedDelivery = `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = $2)
-		AND NOT EXISTS (SELECT FROM (SELECT event_id FROM outbox_deliveries WHERE event_id = $1 AND destination = $2 FOR UPDATE SKIP LOCKED) AS free)`
+		AND NOT EXISTS (SELECT FROM (SELECT event_id FROM outbox_deliveries WHERE event_id = $1 AND destination = $2
+			FOR UPDATE SKIP LOCKED) AS free)`
 
 	sqlLockedDue = `WITH due AS MATERIALIZED (SELECT event_id, destination FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN $1 AND $1 AND available_at <= clock_timestamp()
@@ -47,10 +48,13 @@ func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
 	case o.Position:
 		sql = sqlLockedPosition
 	case o.EventID != 0 && o.Destination != "":
-		sql, args = sqlLockedDelivery, []any{o.EventID, o.Destination}
+		sql = sqlLockedDelivery
+		args = []any{o.EventID, o.Destination}
 	case o.EventID != 0:
-		sql, args = sqlLockedEvent, []any{o.EventID}
+		sql = sqlLockedEvent
+		args = []any{o.EventID}
 	}
+
 	err = w.run(ctx, "find out whether overdue work is locked", func(ctx context.Context, conn *session.Conn) error {
 		return conn.QueryRow(ctx, sql, args...).Scan(&is)
 	})
@@ -67,6 +71,7 @@ func (w *Watch) LostLease(ctx context.Context, ago time.Duration) (o Overdue, ok
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
+
 		ok = err == nil
 		return err
 	})
@@ -82,7 +87,8 @@ type Unrouted struct {
 }
 
 // sqlUnrouted skips from type to type in the index, as the backlog does.
-const sqlUnrouted = deliveries.SQLUnroutedTypes + `SELECT t.type, d.event_id, d.updated_at FROM (SELECT type FROM t WHERE type IS NOT NULL LIMIT $1) AS t CROSS JOIN LATERAL (
+const sqlUnrouted = deliveries.SQLUnroutedTypes + `SELECT t.type, d.event_id, d.updated_at
+	FROM (SELECT type FROM t WHERE type IS NOT NULL LIMIT $1) AS t CROSS JOIN LATERAL (
 		SELECT event_id, updated_at FROM outbox_deliveries
 		WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type, event_id LIMIT 1) AS d`
 

@@ -87,19 +87,28 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 		return u, err
 	}
 	defer Close(ctx, conn.Conn)
-	if u.Partitioned, err = IsPartitioned(ctx, conn); err != nil || !u.Partitioned {
+
+	u.Partitioned, err = IsPartitioned(ctx, conn)
+	if err != nil || !u.Partitioned {
 		return u, err
 	}
+
 	// Checking a partition may take long, but holds no lock that other sessions wait for.
 	if err := conn.Set(ctx, "statement_timeout", "0"); err != nil {
 		return u, fmt.Errorf("keep partitions: %w", err)
 	}
+
 	if at.IsZero() {
 		if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&at); err != nil {
 			return u, fmt.Errorf("keep partitions: %w", err)
 		}
 	}
-	return u, errors.Join(p.extend(ctx, conn, at, &u), p.drop(ctx, conn, at, keep, &u), p.forgetKeys(ctx, conn, at, len(u.Dropped)))
+
+	return u, errors.Join(
+		p.extend(ctx, conn, at, &u),
+		p.drop(ctx, conn, at, keep, &u),
+		p.forgetKeys(ctx, conn, at, len(u.Dropped)),
+	)
 }
 
 // cured adds the cure to an error, if known.
@@ -115,6 +124,7 @@ func cured(what string, err error) error {
 	case ok && pg.Code == "42883": // undefined_function
 		return fmt.Errorf("%s: %w: run `notifyd migrate --partitions daily`", what, err)
 	}
+
 	return fmt.Errorf("%s: %w", what, err)
 }
 
@@ -124,6 +134,7 @@ func (p *Partitions) extend(ctx context.Context, conn *session.Conn, at time.Tim
 		if err != nil {
 			return cured("make partitions", err)
 		}
+
 		made, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		u.Made = append(u.Made, made...)
 		if err != nil || len(u.Made) == 0 {
@@ -138,15 +149,19 @@ func (p *Partitions) drop(ctx context.Context, conn *session.Conn, at time.Time,
 	if err != nil {
 		return cured("list partitions", err)
 	}
+
 	days, err := pgx.CollectRows(rows, pgx.RowToStructByPos[day])
 	if err != nil {
 		return cured("list partitions", err)
 	}
+
 	var last int64
 	if err := conn.QueryRow(ctx, `SELECT outbox_last_id()`).Scan(&last); err != nil {
 		return cured("list partitions", err)
 	}
+
 	u.Kept = make(map[string]string)
+
 	before := at.Add(-keep)
 	past := int64(math.MinInt64) // last id of the previous partition
 	for _, d := range days {
@@ -154,25 +169,30 @@ func (p *Partitions) drop(ctx context.Context, conn *session.Conn, at time.Time,
 		if below > past {
 			u.Purge = append(u.Purge, Range{past, below})
 		}
+
 		past = d.High - 1
 		if d.Closed == nil || d.Closed.After(before) || d.High > last+1 {
 			continue
 		}
+
 		if s, ok := p.kept[d.Name]; ok && at.Before(s.until) {
 			if !s.whole {
 				u.Purge = append(u.Purge, Range{below, past})
 			}
 			continue
 		}
+
 		why, err := p.dropOne(ctx, conn, d.Name, before)
 		if err != nil {
 			return err
 		}
+
 		p.record(d.Name, why, at, u)
 		if !p.kept[d.Name].whole {
 			u.Purge = append(u.Purge, Range{below, past})
 		}
 	}
+
 	u.Purge = joined(append(u.Purge, Range{past, math.MaxInt64}))
 	return nil
 }
@@ -190,11 +210,14 @@ func (p *Partitions) record(name string, why *string, at time.Time, u *Upkeep) {
 		u.Dropped = append(u.Dropped, name)
 		return
 	}
+
 	u.Kept[name] = *why
+
 	s := keptPartition{until: at.Add(dropAgain)}
 	if strings.HasPrefix(*why, "busy: ") || strings.HasPrefix(*why, "behind: ") {
 		s = keptPartition{until: at.Add(dropSoonAgain), whole: true}
 	}
+
 	p.kept[name] = s
 }
 
@@ -208,6 +231,7 @@ func joined(ranges []Range) []Range {
 			all = append(all, r)
 		}
 	}
+
 	return all
 }
 
@@ -216,16 +240,19 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time
 	if dropped == 0 && at.Before(p.keysDone.Add(keysEvery)) {
 		return nil
 	}
+
 	after := new(int64)
 	*after = math.MinInt64
 	for {
 		if err := conn.QueryRow(ctx, `SELECT outbox_keys_purge($1, $2)`, *after, keysBatch).Scan(&after); err != nil {
 			return cured("delete idempotency keys", err)
 		}
+
 		if after == nil {
 			p.keysDone = at
 			return nil
 		}
+
 		timer := time.NewTimer(keysPause)
 		select {
 		case <-ctx.Done():
@@ -239,11 +266,13 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time
 // IsPartitioned reports whether outbox_events is partitioned. A session from before the partitioning continues with
 // its statements, which find the same rows.
 func IsPartitioned(ctx context.Context, conn pgschema.Querier) (yes bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, errNoAnswer)
 	defer cancel()
+
 	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_events') AND relkind = 'p')`).Scan(&yes)
 	if err != nil {
 		return false, fmt.Errorf("check whether outbox_events is partitioned: %w", err)
 	}
+
 	return yes, nil
 }

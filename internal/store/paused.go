@@ -40,7 +40,8 @@ func CheckPause(destination string, p observe.Pause) error {
 // p is ignored: the database sets it. The schema has the tables.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
 	tag, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
-		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason, database_user = excluded.database_user`,
+		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason,
+			database_user = excluded.database_user`,
 		destination, p.By, p.Reason)
 	return cmp.Or(err, session.CheckChanged("pause", tag.RowsAffected(), 1))
 }
@@ -59,13 +60,17 @@ func (k *Session) Paused(ctx context.Context) (names map[string]bool, confirmed 
 	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *session.Conn) error {
 		var all []string
 		now.From = time.Now()
-		err := c.QueryRow(ctx, `SELECT clock_timestamp(), p.names, p.names IS NOT DISTINCT FROM (SELECT paused FROM outbox_relays WHERE owner = $1)
-			FROM (SELECT ARRAY(SELECT destination FROM outbox_pauses ORDER BY destination) AS names) AS p`, k.options.Owner).Scan(&now.Database, &all, &confirmed)
+		err := c.QueryRow(ctx, `SELECT clock_timestamp(), p.names,
+			p.names IS NOT DISTINCT FROM (SELECT paused FROM outbox_relays WHERE owner = $1)
+			FROM (SELECT ARRAY(SELECT destination FROM outbox_pauses
+				ORDER BY destination) AS names) AS p`, k.options.Owner).Scan(&now.Database, &all, &confirmed)
 		now.To = time.Now()
+
 		names = make(map[string]bool, len(all))
 		for _, name := range all {
 			names[name] = true
 		}
+
 		return err
 	})
 	return names, confirmed, now, err
@@ -94,6 +99,7 @@ func (p PauseRequest) Unconfirmed(ctx context.Context, conn outboxsql.DB) (late 
 	if err != nil {
 		return nil, 0, err
 	}
+
 	for _, r := range all {
 		switch program := r.Program; {
 		case program == nil && p.Mode == outboxsql.ModeQueue: // a relay of another schema
@@ -103,16 +109,19 @@ func (p PauseRequest) Unconfirmed(ctx context.Context, conn outboxsql.DB) (late 
 			late = append(late, r)
 		}
 	}
+
 	return late, confirmed, nil
 }
 
 // readPauses adds the pauses. A role that may not read them sees none.
 func (r *backlogReader) readPauses(ctx context.Context, tx pgx.Tx) error {
 	var readable bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_pauses') AND has_table_privilege(oid, 'SELECT'))`).Scan(&readable)
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class
+		WHERE oid = to_regclass('outbox_pauses') AND has_table_privilege(oid, 'SELECT'))`).Scan(&readable)
 	if err != nil || !readable {
 		return err
 	}
+
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name string
 		var p observe.Pause

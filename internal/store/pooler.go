@@ -40,15 +40,18 @@ func (c *Connector) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 	if c.shared.Load() {
 		return ErrPooler
 	}
+
 	other, err := c.secondSession(ctx, conn.Config())
 	if err != nil {
 		return err
 	}
+
 	sessions := []*pooled{{conn, first}}
 	if other != nil {
 		defer Close(ctx, other)
 		sessions = append(sessions, &pooled{other, 0})
 	}
+
 	for range probeRounds {
 		seen := make(map[uint32]bool, len(sessions))
 		for _, s := range sessions {
@@ -56,13 +59,17 @@ func (c *Connector) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 			if err != nil {
 				return err
 			}
+
 			if seen[pid] || s.pid != 0 && s.pid != pid {
 				c.shared.Store(true)
 				return ErrPooler
 			}
-			s.pid, seen[pid] = pid, true
+
+			s.pid = pid
+			seen[pid] = true
 		}
 	}
+
 	c.keepsSessions.Store(other != nil)
 	return nil
 }
@@ -78,6 +85,7 @@ type pooled struct {
 func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	within, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
+
 	other, err := pgx.ConnectConfig(within, cfg)
 	switch {
 	case err == nil:
@@ -102,5 +110,8 @@ func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 // isStatementMode reports whether a pooler refuses transactions. The refusal has no code, so the text decides.
 func isStatementMode(conn *session.Conn, err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && conn.IsShared() && pg.Code == "08P01" && strings.Contains(pg.Message, "statement pooling mode")
+	if !ok || !conn.IsShared() {
+		return false
+	}
+	return pg.Code == "08P01" && strings.Contains(pg.Message, "statement pooling mode")
 }

@@ -40,14 +40,18 @@ func UsedIDs(ctx context.Context, conn outboxsql.DB, schema string) (last int64,
 	if err != nil {
 		return 0, "", err
 	}
+
 	ids := sqlUsedPlain
 	if partitioned {
 		ids = sqlUsedPartitioned
 	}
-	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce(outbox_last_id(), 0) AS last) SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
+
+	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce(outbox_last_id(), 0) AS last)
+		SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
 	if err != nil {
 		return 0, "", fmt.Errorf("read the assigned ids: %w", err)
 	}
+
 	return last, used, nil
 }
 
@@ -61,11 +65,13 @@ func sqlPositions(partitioned bool) string {
 	if partitioned {
 		used = sqlUsedPartitioned
 	}
+
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
 		used AS MATERIALIZED (` + used + `),
 		held AS MATERIALIZED (` + sqlHolders + `),
 		writing AS MATERIALIZED (` + sqlOldestWriter + `)
-	SELECT p.destination, p.shard, p.n, p.number, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.sealed > p.void, p.owner,
+	SELECT p.destination, p.shard, p.n, p.number, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at,
+		p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
 			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
@@ -73,9 +79,11 @@ func sqlPositions(partitioned bool) string {
 		(SELECT count(*) FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout)
 			WHERE m.alive_until > clock_timestamp() AND w.destination = p.destination AND coalesce(w.layout, '') <> p.layout),
 		r.n, CASE WHEN r.n > ` + strconv.Itoa(observe.ManyRanges) + ` THEN coalesce((SELECT who FROM writing), '') ELSE '' END,
-		EXISTS (SELECT FROM outbox_routes AS w WHERE w.destination = p.destination AND w.since > 0 AND w.until_head IS NULL AND NOT w.handed)
+		EXISTS (SELECT FROM outbox_routes AS w WHERE w.destination = p.destination AND w.since > 0 AND w.until_head IS NULL
+			AND NOT w.handed)
 	FROM (SELECT *, count(*) OVER (PARTITION BY destination) AS n FROM outbox_positions ORDER BY destination, shard LIMIT $1) AS p
-	CROSS JOIN l CROSS JOIN used CROSS JOIN LATERAL (SELECT count(*) AS n FROM unnest(p.open)) AS r LEFT JOIN held AS h ON h.owner = p.owner`
+	CROSS JOIN l CROSS JOIN used CROSS JOIN LATERAL (SELECT count(*) AS n FROM unnest(p.open)) AS r
+	LEFT JOIN held AS h ON h.owner = p.owner`
 }
 
 // sqlOldestWriter describes the oldest open transaction that has drawn an id: it holds the lock that nextval takes on
@@ -85,7 +93,8 @@ const sqlOldestWriter = `SELECT coalesce('prepared as ' || quote_literal(x.gid),
 		LEFT JOIN pg_locks AS t ON l.pid IS NULL AND t.pid IS NULL AND t.virtualtransaction = l.virtualtransaction
 			AND t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock'
 		LEFT JOIN pg_prepared_xacts AS x ON x.transaction = t.transactionid
-	WHERE l.locktype = 'relation' AND l.relation = to_regclass(pg_get_serial_sequence('outbox_events', 'id')) AND l.mode = 'RowExclusiveLock' AND l.granted
+	WHERE l.locktype = 'relation' AND l.relation = to_regclass(pg_get_serial_sequence('outbox_events', 'id'))
+		AND l.mode = 'RowExclusiveLock' AND l.granted
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	ORDER BY coalesce(a.xact_start, x.prepared) NULLS FIRST LIMIT 1`
 
@@ -113,10 +122,12 @@ type lister interface {
 
 // modeOf returns the mode of a schema's table. A schema without tables counts as a queue.
 func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode, err error) {
-	table, exists := pgx.Identifier{schema, "outbox_mode"}.Sanitize(), false
+	table := pgx.Identifier{schema, "outbox_mode"}.Sanitize()
+	exists := false
 	if err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil || !exists {
 		return outboxsql.ModeQueue, err
 	}
+
 	err = q.QueryRow(ctx, `SELECT mode FROM `+table+` WHERE one`).Scan(&mode)
 	return mode, err
 }
@@ -136,35 +147,45 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	if err != nil {
 		return nil, err
 	}
+
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
 		var s observe.ShardSession
-		err = row.Scan(&p.Destination, &p.Shard, &p.Shards, &p.Number, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays, &p.Ranges, &p.OpenTransaction, &p.Unhanded)
+		err = row.Scan(&p.Destination, &p.Shard, &p.Shards, &p.Number, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt,
+			&p.Copied, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client, &p.OtherRelays, &p.Ranges,
+			&p.OpenTransaction, &p.Unhanded)
 		if pid != nil {
 			s.PID = *pid
 			p.Session = &s
 		}
+
 		return p, err
 	})
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
+
 	replays, err := listReplays(ctx, q, partitioned, ReplaysRunning, backlogNames)
 	if err != nil {
 		return nil, err
 	}
+
 	lowest := slices.MinFunc(all, func(p, q observe.Position) int { return cmp.Compare(p.Lowest, q.Lowest) }).Lowest
 	for i := range replays {
 		lowest = min(lowest, replays[i].Lowest)
 	}
+
 	for i := range all {
 		p := &all[i]
 		p.HoldsBack = p.Lowest == lowest && p.Lag > 0
-		if at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination && p.Shard == 0 }); at >= 0 {
+
+		at := slices.IndexFunc(replays, func(r observe.Replay) bool { return r.Destination == p.Destination && p.Shard == 0 })
+		if at >= 0 {
 			p.Replay = &replays[at]
 			p.Replay.HoldsBack = p.Replay.Lowest == lowest
 		}
 	}
+
 	return all, nil
 }
 
@@ -174,6 +195,7 @@ func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
+
 	b := &r.result
 	b.Positions = all
 	for i := range all {
@@ -184,6 +206,7 @@ func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 			d.Fresh.N = max(d.Fresh.N, int(p.Lag)) // each shard reads all events
 		}
 	}
+
 	return nil
 }
 
@@ -197,15 +220,18 @@ func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) erro
 		if err := row.Scan(&name, &shard, &eventType, &id, &since); err != nil || !r.waitsFor(name, eventType) {
 			return err
 		}
+
 		for i := range r.result.Positions {
 			if p := &r.result.Positions[i]; p.Destination == name && p.Shard == shard {
 				p.Oldest = older(p.Oldest, r.waiting(id, since))
 			}
 		}
+
 		if name != "" { // an unrouted event waits for no destination
 			d := r.destination(name)
 			d.Oldest = older(d.Oldest, r.waiting(id, since))
 		}
+
 		return nil
 	}, sqlPositionsOldest, backlogNames, OldestLooked)
 }
@@ -231,12 +257,15 @@ func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error 
 		if err := row.Scan(&name, &n, &delayed, &missing, &oldest, &due); err != nil {
 			return err
 		}
+
 		more := n > r.options.Limit
 		d := r.destination(name)
 		d.Missing = r.count(missing)
-		d.Retry, d.NextDue = observe.Count{N: min(n-delayed, r.options.Limit), More: more}, due
+		d.Retry = observe.Count{N: min(n-delayed, r.options.Limit), More: more}
+		d.NextDue = due
 		r.result.Delayed = r.result.Delayed.Plus(observe.Count{N: min(delayed, r.options.Limit), More: more && delayed > 0})
 		r.remember(d, oldest)
+
 		return nil
 	}, sqlBacklogRetryOfStream, r.known(), r.options.Limit+1)
 }
@@ -247,7 +276,8 @@ const sqlDelayed = `(attempts = 0 AND last_error IS NULL AND available_at > now(
 const (
 	sqlBacklogRetryOfStream = `SELECT w.name, d.n, d.delayed, d.missing, d.oldest, d.due
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
-		SELECT count(*) AS n, count(*) FILTER (WHERE later) AS delayed, ` + sqlMissing + `, min(event_id) FILTER (WHERE NOT later) AS oldest,
+		SELECT count(*) AS n, count(*) FILTER (WHERE later) AS delayed,
+			` + sqlMissing + `, min(event_id) FILTER (WHERE NOT later) AS oldest,
 			min(greatest(least(available_at, now() + interval '100 years'), now() - interval '100 years')) AS due
 		FROM (SELECT event_id, available_at, error_class, ` + sqlDelayed + ` AS later FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
@@ -257,7 +287,8 @@ const (
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(DISTINCT ordering_key) AS n
 		FROM (SELECT ordering_key FROM outbox_deliveries
-			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
+			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL AND state IN ('retry', 'parked')
+				ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
 )
 
 func (r *backlogReader) readBlocked(ctx context.Context, tx pgx.Tx) error {

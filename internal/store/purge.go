@@ -19,9 +19,11 @@ const (
 	gone AS (DELETE FROM outbox_events AS e USING expired WHERE e.id = expired.id`
 	// expiredFree replaces the begin of deleteOld: it leaves the events that another transaction has locked, such as one that
 	// has inserted a foreign key to them and is open. It locks each row, so it is not the rule.
-	expired     = `SELECT s.id FROM seen AS s WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id)`
+	expired = `SELECT s.id FROM seen AS s
+		WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id)`
 	expiredFree = `SELECT e.id FROM seen AS s JOIN outbox_events AS e ON e.id = s.id
-		WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id) FOR UPDATE OF e SKIP LOCKED`
+		WHERE s.old AND s.id <> ALL($5) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = s.id)
+		FOR UPDATE OF e SKIP LOCKED`
 	// notDeleted are the events that deleteOld has left.
 	notDeleted = `ARRAY(SELECT id FROM expired EXCEPT SELECT id FROM gone)`
 	// sqlStillThere reads which events were left because a trigger has ignored their deletion: another session has neither
@@ -65,15 +67,20 @@ func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch
 	if batch < 1 {
 		return in.After, false, nil, ErrNoProgress
 	}
+
 	err = k.Do(ctx, "purge delivered events", func(ctx context.Context, c *session.Conn) error {
-		statement, isStream := sqlPurge, k.options.Mode == outboxsql.ModeStream
+		statement := sqlPurge
+		isStream := k.options.Mode == outboxsql.ModeStream
 		if isStream {
 			statement = sqlPurgeStream
 		}
+
 		var left []int64
 		purge := func(statement string) error {
-			return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...)).Scan(&next, &more, &left)
+			row := c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto, append([]int64{}, except...))
+			return row.Scan(&next, &more, &left)
 		}
+
 		err := purge(statement)
 		if code, _ := stateOf(err); code == lockNotAvailable {
 			err = purge(strings.Replace(statement, expired, expiredFree, 1))
@@ -86,9 +93,11 @@ func (k *Session) Purge(ctx context.Context, in Range, keep time.Duration, batch
 		if err != nil {
 			return err
 		}
+
 		ignored, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err
 	})
+
 	return next, more, ignored, err
 }
 

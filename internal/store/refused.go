@@ -35,6 +35,7 @@ func ConnectCure(err error) string {
 	if cure := crowded(err, 0); cure != "" {
 		return cure
 	}
+
 	switch code, _ := stateOf(err); code {
 	case stillStarting:
 		return "wait until the server has started"
@@ -61,6 +62,7 @@ func crowded(err error, wants int) string {
 	if wants == 0 {
 		return fmt.Sprintf("%s: a relay wants relay.connections and up to %d more", cure, BesideClaims)
 	}
+
 	return fmt.Sprintf("%s: this relay wants up to %d", cure, wants)
 }
 
@@ -82,7 +84,8 @@ func isWrongPassword(err error) bool {
 func refusal(err error) string {
 	switch code, _ := stateOf(err); code {
 	case wrongPassword:
-		return "fix user or password of the connection string, or have the password of the role changed; a role that does not exist is answered in the same way"
+		return "fix user or password of the connection string, or have the password of the role changed; " +
+			"a role that does not exist is answered in the same way"
 	case notAdmitted:
 		return "create the role with LOGIN, or have pg_hba.conf admit it from here, or fix the user of the connection string"
 	case noDatabase:

@@ -148,16 +148,19 @@ func ReadLive(ctx context.Context, conn outboxsql.DB, schema string, mode outbox
 	if err != nil || mode != outboxsql.ModeStream {
 		return all, err
 	}
+
 	members, err := ReadMembers(ctx, conn, schema)
 	if err != nil {
 		return nil, err
 	}
+
 	all = slices.DeleteFunc(all, func(r RelaySession) bool { return r.Program == nil })
 	for _, m := range members {
 		if !slices.ContainsFunc(all, func(r RelaySession) bool { return r.Owner == m.Owner }) {
 			all = append(all, m)
 		}
 	}
+
 	return all, ReadPrograms(ctx, conn, schema, all)
 }
 
@@ -167,6 +170,7 @@ func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
 	if p.Process == 0 {
 		return nil
 	}
+
 	_, err := db.Exec(ctx, `WITH gone AS (DELETE FROM outbox_relays WHERE owner <> $1 AND NOT EXISTS (
 			SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 				AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
@@ -177,12 +181,14 @@ func Introduce(ctx context.Context, db Execer, owner int64, p Program) error {
 	if err != nil && IsDown(err) { // for people only: a relay works without the right to store it
 		return fmt.Errorf("store the description of the relay: %w", err)
 	}
+
 	return nil
 }
 
 // NoteRefusal stores why the relay with this number refused a reload; "" if it did not.
 func NoteRefusal(ctx context.Context, db Execer, schema string, owner int64, why string) error {
-	_, err := db.Exec(ctx, `UPDATE `+pgx.Identifier{schema, "outbox_relays"}.Sanitize()+` SET refused = nullif($2, '') WHERE owner = $1`, owner, why)
+	table := pgx.Identifier{schema, "outbox_relays"}.Sanitize()
+	_, err := db.Exec(ctx, `UPDATE `+table+` SET refused = nullif($2, '') WHERE owner = $1`, owner, why)
 	if err != nil {
 		return fmt.Errorf("note that a reload was refused: %w", err)
 	}
@@ -191,7 +197,8 @@ func NoteRefusal(ctx context.Context, db Execer, schema string, owner int64, why
 
 // NoteReload records that the relay with this number accepted a new configuration that changed nothing for it.
 func NoteReload(ctx context.Context, db Execer, schema string, owner int64) error {
-	_, err := db.Exec(ctx, `UPDATE `+pgx.Identifier{schema, "outbox_relays"}.Sanitize()+` SET refused = NULL, loaded_at = now() WHERE owner = $1`, owner)
+	_, err := db.Exec(ctx, `UPDATE `+pgx.Identifier{schema, "outbox_relays"}.Sanitize()+`
+		SET refused = NULL, loaded_at = now() WHERE owner = $1`, owner)
 	if err != nil {
 		return fmt.Errorf("note a reload: %w", err)
 	}
@@ -201,24 +208,35 @@ func NoteReload(ctx context.Context, db Execer, schema string, owner int64) erro
 // ReadPrograms sets the Programs of sessions that this schema has.
 func ReadPrograms(ctx context.Context, conn outboxsql.DB, schema string, all []RelaySession) error {
 	table := pgx.Identifier{schema, "outbox_relays"}.Sanitize()
+
 	var readable bool
-	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = to_regclass($1) AND has_table_privilege(oid, 'SELECT'))`, table).Scan(&readable)
+	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class
+		WHERE oid = to_regclass($1) AND has_table_privilege(oid, 'SELECT'))`, table).Scan(&readable)
 	if err != nil || !readable {
 		return err
 	}
-	rows, err := conn.Query(ctx, `SELECT owner, process, host, version, config, started_at, loaded_at, coalesce(refused, ''), paused, destinations FROM `+table)
+
+	rows, err := conn.Query(ctx, `SELECT owner, process, host, version, config, started_at, loaded_at,
+		coalesce(refused, ''), paused, destinations FROM `+table)
 	if err != nil {
 		return err
 	}
+
 	programs := make(map[int64]*Program)
 	var owner int64
 	var p Program
-	_, err = pgx.ForEachRow(rows, []any{&owner, &p.Process, &p.Host, &p.Version, &p.Config, &p.StartedAt, &p.LoadedAt, &p.Refused, &p.Paused, &p.Destinations}, func() error {
+	columns := []any{
+		&owner, &p.Process, &p.Host, &p.Version, &p.Config, &p.StartedAt, &p.LoadedAt, &p.Refused, &p.Paused,
+		&p.Destinations,
+	}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
 		programs[owner] = new(p)
 		return nil
 	})
+
 	for i := range all {
 		all[i].Program = programs[all[i].Owner]
 	}
+
 	return err
 }

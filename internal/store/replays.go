@@ -15,11 +15,13 @@ func sqlReplays(partitioned bool, which string) string {
 	if partitioned {
 		used = sqlUsedPartitioned
 	}
+
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last), used AS MATERIALIZED (` + used + `)
 	SELECT r.id, r.destination, r.from_id, r.to_id, r.patterns, r.rate, r.number, r.state, r.head,
 		CASE WHEN r.state = 'running' THEN (SELECT coalesce(sum(upper(s) - lower(s)), 0)
 			FROM unnest((r.open + int8multirange(int8range(r.head, greatest(r.head, r.to_id), '(]'))) * used.ids) AS s)::bigint ELSE 0 END,
-		r.delivered, r.failed, r.skipped, least(r.head, lower(r.open) - 1), r.created_by, r.reason, r.created_at, r.updated_at, r.finished_at
+		r.delivered, r.failed, r.skipped, least(r.head, lower(r.open) - 1), r.created_by, r.reason, r.created_at,
+			r.updated_at, r.finished_at
 	FROM outbox_replays AS r CROSS JOIN used ` + which
 }
 
@@ -48,6 +50,7 @@ func listReplays(ctx context.Context, q lister, partitioned bool, which ReplaysO
 	if err != nil {
 		return nil, err
 	}
+
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r observe.Replay, err error) {
 		err = row.Scan(&r.ID, &r.Destination, &r.From, &r.To, &r.Types, &r.Rate, &r.Number, &r.State, &r.Head, &r.Remaining,
 			&r.Delivered, &r.Failed, &r.Skipped, &r.Lowest, &r.CreatedBy, &r.Reason, &r.CreatedAt, &r.UpdatedAt, &r.FinishedAt)

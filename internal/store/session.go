@@ -72,8 +72,10 @@ func (k *Session) Close(ctx context.Context) {
 		k.lender.Close(ctx)
 		return
 	}
+
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	k.closeConn(ctx)
 }
 
@@ -94,28 +96,35 @@ func (k *Session) Do(ctx context.Context, what string, f func(context.Context, *
 		}
 		return nil
 	}
+
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
+
 	if k.conn == nil || k.conn.IsClosed() {
 		if err := k.connect(ctx); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
+
 	late := time.Now().Add(RoundTripTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(late) {
 		late = deadline
 	}
+
 	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), late, errors.New("the database did not answer in time"))
 	defer cancel()
+
 	if err := f(ctx, k.conn); err != nil {
 		if Spoiled(k.conn.Conn, err) {
 			k.closeConn(ctx)
 		}
 		return fmt.Errorf("%s: %w", what, err)
 	}
+
 	return nil
 }
 
@@ -135,29 +144,36 @@ func isReadOnly(err error) bool {
 }
 
 func (k *Session) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, errNoAnswer)
 	defer cancel()
-	open, mode := k.connector.Open, cmp.Or(k.options.Mode, outboxsql.ModeQueue)
+
+	open := k.connector.Open
+	mode := cmp.Or(k.options.Mode, outboxsql.ModeQueue)
 	if k.options.Owner != 0 || mode == outboxsql.ModeQueue {
 		open = k.connector.direct
 	}
+
 	conn, err := open(ctx, "maintenance")
 	if err != nil {
 		return err
 	}
+
 	k.conn = conn
 	if conn.IsShared() {
 		conn.Require(k.connector.RequiresMode(mode))
 		return nil
 	}
+
 	err = k.connector.HoldMode(ctx, conn.Conn, mode, k.options.Refused)
 	if err == nil && k.options.Owner != 0 {
 		err = ShowLife(ctx, conn, k.connector.Schema, k.options.Owner, k.options.Program)
 	}
+
 	if err != nil {
 		k.closeConn(ctx)
 		return err
 	}
+
 	return nil
 }
 
@@ -173,6 +189,7 @@ func ShowLife(ctx context.Context, conn outboxsql.DB, schema string, owner int64
 	if !held {
 		return fmt.Errorf("take the lock that proves life: %w", foreign(ctx, conn, schema, LockLife))
 	}
+
 	return Introduce(ctx, conn, owner, p)
 }
 
@@ -187,12 +204,14 @@ func (k *Session) Destinations(ctx context.Context) (names []string, err error) 
 		rows, err := c.Query(ctx, `WITH RECURSIVE d(name) AS (
 				(SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination <> '' ORDER BY destination LIMIT 1)
 				UNION ALL
-				SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > d.name ORDER BY destination LIMIT 1)
+				SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > d.name
+					ORDER BY destination LIMIT 1)
 				FROM d WHERE d.name IS NOT NULL)
 			SELECT name FROM d WHERE name IS NOT NULL`)
 		if err != nil {
 			return err
 		}
+
 		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})

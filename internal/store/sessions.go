@@ -53,20 +53,24 @@ func ReadRelays(ctx context.Context, conn outboxsql.DB) ([]RelaySession, error) 
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
+
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
+
 	latest := make(map[int64]int, len(all))
 	for i, r := range all {
 		latest[r.Owner] = i
 	}
+
 	relays := all[:0]
 	for i, r := range all {
 		if latest[r.Owner] == i {
 			relays = append(relays, r)
 		}
 	}
+
 	return relays, nil
 }
 
@@ -76,34 +80,42 @@ func ReadNotifyState(ctx context.Context, conn outboxsql.DB, schema string) (Not
 	if err != nil {
 		return NotifyState{}, err
 	}
+
 	notify := NotifyState{Mode: state.Notify}
-	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.mode = 'ExclusiveLock' AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
+	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.mode = 'ExclusiveLock'
+		AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
 		int64(notifySpace), pgx.Identifier{schema, "outbox_events"}.Sanitize())
 	if err != nil {
 		return notify, fmt.Errorf("find the session that suppresses the trigger: %w", err)
 	}
+
 	holder, err := pgx.CollectOneRow(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return notify, fmt.Errorf("find the session that suppresses the trigger: %w", err)
 	}
+
 	if err == nil {
 		holder.Owner = 0 // the key is the table's, not a relay's
 		notify.SuppressedBy = &holder
 	}
+
 	return notify, nil
 }
 
 // ReadMembers returns the member relays of a stream, the oldest session first.
 func ReadMembers(ctx context.Context, conn outboxsql.DB, schema string) ([]RelaySession, error) {
-	rows, err := conn.Query(ctx, `SELECT m.owner, m.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''), coalesce(host(a.client_addr), ''), a.backend_start
+	rows, err := conn.Query(ctx, `SELECT m.owner, m.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''),
+		coalesce(host(a.client_addr), ''), a.backend_start
 		FROM `+pgx.Identifier{schema, "outbox_members"}.Sanitize()+` AS m LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = m.pid
 		WHERE m.alive_until > clock_timestamp() ORDER BY a.backend_start, m.pid`)
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
+
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
+
 	return all, nil
 }

@@ -17,24 +17,29 @@ import (
 // transactions that were open at t, or with another created_at from their writer, may lie on either side.
 func FirstSince(ctx context.Context, db querier, t time.Time) (int64, error) {
 	var low, high int64 // the result is low, high, or between them
-	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id() + 1`).
-		Scan(&low, &high)
+	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1),
+		outbox_last_id() + 1`).Scan(&low, &high)
 	for err == nil && low < high {
 		middle := low + (high-low)/2
 		var id int64
 		var early bool
-		err = db.QueryRow(ctx, `SELECT id, created_at < $2 FROM outbox_events WHERE id >= $1 ORDER BY id LIMIT 1`, middle, t).Scan(&id, &early)
+
+		err = db.QueryRow(ctx, `SELECT id, created_at < $2 FROM outbox_events WHERE id >= $1 ORDER BY id LIMIT 1`, middle, t).
+			Scan(&id, &early)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			err, high = nil, middle
+			err = nil
+			high = middle
 		case early:
 			low = id + 1
 		default:
 			high = middle
 		}
 	}
+
 	if err != nil {
 		return 0, fmt.Errorf("find the first event since %v: %w", t, err)
 	}
+
 	return low, nil
 }

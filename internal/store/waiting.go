@@ -29,50 +29,61 @@ type WaitCount struct {
 // position has not passed: other destinations may have received them. The connection must come from a [Connector],
 // which pins its plans.
 func CountWaiting(ctx context.Context, conn outboxsql.DB, limit int) ([]WaitCount, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, errNoAnswer)
 	defer cancel()
-	var all []WaitCount
+
 	var mode outboxsql.Mode
 	if err := conn.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil {
 		return nil, fmt.Errorf("count the backlog: %w", err)
 	}
+
 	fresh := sqlWaitFresh
 	if mode == outboxsql.ModeStream {
 		fresh = sqlWaitStream
 	}
+
+	var all []WaitCount
 	for _, sql := range []string{fresh, sqlWaitRetry, sqlWaitParked, sqlWaitRunning, sqlWaitUnrouted, sqlWaitDead} {
 		rows, err := conn.Query(ctx, sql, limit)
 		if err != nil {
 			return nil, fmt.Errorf("count the backlog: %w", err)
 		}
+
 		some, err := pgx.CollectRows(rows, pgx.RowToStructByPos[WaitCount])
 		if err != nil {
 			return nil, fmt.Errorf("count the backlog: %w", err)
 		}
+
 		all = append(all, some...)
 	}
+
 	if mode != outboxsql.ModeStream {
 		return all, nil
 	}
+
 	positions, err := countPositions(ctx, conn)
 	if err != nil {
 		return nil, fmt.Errorf("count the backlog: %w", err)
 	}
+
 	return append(all, positions...), nil
 }
 
 // countPositions returns the lag of each destination's position.
 func countPositions(ctx context.Context, conn outboxsql.DB) (all []WaitCount, err error) {
 	var partitioned bool
-	if err := conn.QueryRow(ctx, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass`).Scan(&partitioned); err != nil {
+	err = conn.QueryRow(ctx, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass`).Scan(&partitioned)
+	if err != nil {
 		return nil, err
 	}
+
 	positions, err := listPositions(ctx, conn, partitioned)
 	for _, p := range positions {
 		if p.Destination != "" {
 			all = append(all, WaitCount{State: "position", Destination: p.Destination, EventType: "*", Count: int(p.Lag)})
 		}
 	}
+
 	return all, err
 }
 
@@ -107,14 +118,17 @@ const (
 
 	// Rows to retry with a key are read too, and count towards the limit.
 	sqlWaitParked = `WITH RECURSIVE d(name) AS (
-			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') ORDER BY destination LIMIT 1)
+			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked')
+				ORDER BY destination LIMIT 1)
 			UNION ALL
-			SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination > d.name ORDER BY destination LIMIT 1)
+			SELECT (SELECT destination FROM outbox_deliveries
+				WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination > d.name ORDER BY destination LIMIT 1)
 			FROM d WHERE d.name IS NOT NULL)
 		SELECT * FROM (
 			SELECT w.state, d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
 			FROM d CROSS JOIN LATERAL (SELECT state, event_type FROM outbox_deliveries
-				WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination BETWEEN d.name AND d.name ORDER BY destination, ordering_key, event_id LIMIT $1) AS w
+				WHERE ordering_key IS NOT NULL AND state IN ('retry', 'parked') AND destination BETWEEN d.name AND d.name
+					ORDER BY destination, ordering_key, event_id LIMIT $1) AS w
 			GROUP BY d.name, w.state, w.event_type) AS g WHERE g.state = 'parked'`
 
 	sqlWaitRunning = `SELECT 'running', destination, event_type, count(*)::int, sum(count(*)) OVER () >= $1
@@ -122,7 +136,8 @@ const (
 		GROUP BY destination, event_type`
 
 	sqlWaitUnrouted = deliveries.SQLUnroutedTypes + `SELECT 'unrouted', '', t.type, count(*)::int, count(*) >= $1
-		FROM t CROSS JOIN LATERAL (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $1) AS w
+		FROM t CROSS JOIN LATERAL (SELECT FROM outbox_deliveries
+			WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $1) AS w
 		GROUP BY t.type`
 
 	sqlWaitDead = `WITH RECURSIVE d(name) AS (

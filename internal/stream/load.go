@@ -158,7 +158,7 @@ func (l *loader) loadPage(ctx context.Context, conn *session.Conn, query, after 
 
 	for rows.Next() {
 		values := rows.RawValues()
-		queues = queues + 1
+		queues++
 		last = string(values[0])
 		if l.order.unnamed(last) || string(values[2]) != strconv.Itoa(l.order.shard) {
 			continue // a dead letter with its name from a total order, or an aggregate of another shard

@@ -24,8 +24,8 @@ func (r Ranges) Len() int { return len(r) }
 func (r Ranges) IDs() int64 {
 	var n uint64
 	for _, g := range r {
-		n += uint64(g.To) - uint64(g.From)
-		if n >= math.MaxInt64 { //nolint:gosec // the difference is never negative
+		n += uint64(g.To) - uint64(g.From) //nolint:gosec // the difference is never negative
+		if n >= math.MaxInt64 {
 			return math.MaxInt64
 		}
 		n++

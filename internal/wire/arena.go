@@ -23,6 +23,7 @@ func (a *Arena) Keep(raw []byte) []byte {
 	if len(raw) > blockSize/4 {
 		return append([]byte(nil), raw...)
 	}
+
 	if len(a.block)+len(raw) > cap(a.block) {
 		size := blockSize
 		if a.block == nil {
@@ -30,6 +31,7 @@ func (a *Arena) Keep(raw []byte) []byte {
 		}
 		a.block = make([]byte, 0, size)
 	}
+
 	start := len(a.block)
 	a.block = append(a.block, raw...)
 	return a.block[start:len(a.block):len(a.block)]
@@ -53,6 +55,7 @@ func (s *Strings) Keep(raw []byte) string {
 	if len(raw) > mostStrings/4 {
 		return string(raw)
 	}
+
 	if s.block == nil || s.block.Len()+len(raw) > s.block.Cap() {
 		size := firstStrings
 		if s.block != nil {
@@ -61,7 +64,9 @@ func (s *Strings) Keep(raw []byte) string {
 		s.block = new(strings.Builder)
 		s.block.Grow(max(size, len(raw)))
 	}
+
 	start := s.block.Len()
 	s.block.Write(raw) // never grows, so that earlier strings stay valid
+
 	return s.block.String()[start:]
 }

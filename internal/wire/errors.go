@@ -16,15 +16,18 @@ func ErrorText(s, encoding string) string {
 	if len(s) > MaxErrorBytes {
 		s = s[:MaxErrorBytes] + "..."
 	}
+
 	clean := make([]rune, 0, len(s))
 	for _, r := range s {
 		if r != 0 && r != utf8.RuneError {
 			clean = append(clean, r)
 		}
 	}
+
 	if encoding == "UTF8" || encoding == "SQL_ASCII" || encoding == "" {
 		return string(clean)
 	}
+
 	var ascii []byte
 	for _, r := range clean {
 		switch {
@@ -36,5 +39,6 @@ func ErrorText(s, encoding string) string {
 			ascii = fmt.Appendf(ascii, `\u%04x`, r)
 		}
 	}
+
 	return string(ascii)
 }

@@ -26,7 +26,8 @@ const (
 )
 
 // EventSource lists the columns of outbox_events that the subquery of [EventColumns] must select.
-const EventSource = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, available_at, traceparent`
+const EventSource = `id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers,
+	created_at, available_at, traceparent`
 
 // EventColumns returns the columns of an event after its id. The statement reads them from a subquery that has
 // [EventBytes] as the column bytes. prefix is the subquery's alias with a dot, or empty. limit must be the limit of
@@ -38,12 +39,16 @@ const EventSource = `id, event_type, aggregate_type, aggregate_id, payload, payl
 func EventColumns(prefix string, limit int) []string {
 	name := func(column string) string { return Name(prefix+column, limit) }
 	unread := func(column string) string { return Unread(prefix+column, limit) }
+
 	at := prefix + "available_at"
-	delay := `CASE WHEN ` + at + ` IS NOT NULL THEN (extract(epoch FROM greatest(least(` + at + `, clock_timestamp() + interval '100 years'),
-		clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
+	delay := `CASE WHEN ` + at + ` IS NOT NULL
+		THEN (extract(epoch FROM greatest(least(` + at + `, clock_timestamp() + interval '100 years'),
+			clock_timestamp() - interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
+
 	return []string{
 		name("event_type"), name("aggregate_type"), name("aggregate_id"), unread("payload"), unread("headers"),
-		prefix + "created_at", delay, name("traceparent"), prefix + "bytes", unread("payload_bytes"), name("content_type"), `clock_timestamp()`,
+		prefix + "created_at", delay, name("traceparent"), prefix + "bytes", unread("payload_bytes"),
+		name("content_type"), `clock_timestamp()`,
 	}
 }
 
@@ -74,20 +79,29 @@ func (d *Events) Decode(e *delivery.Event, row [][]byte) (err error) {
 	if string(row[columnAggregateType]) != d.agg {
 		d.agg = d.Names.Intern(row[columnAggregateType])
 	}
-	e.Type, e.AggregateType = d.typ, d.agg
+
+	e.Type = d.typ
+	e.AggregateType = d.agg
 	e.AggregateID = d.ids.Keep(row[columnAggregateID])
+
 	payload, kind := d.Names.Payload(row[columnPayload], row[columnPayloadBytes], row[columnContentType])
-	e.Payload, e.ContentType = d.payloads.Keep(payload), kind
+	e.Payload = d.payloads.Keep(payload)
+	e.ContentType = kind
+
 	if row[columnHeaders] != nil || row[columnTrace] != nil {
 		e.Headers = Traced(DecodeHeaders(row[columnHeaders]), row[columnTrace])
 	}
-	if e.CreatedAt, err = DecodeTime(row[columnCreatedAt]); err != nil {
+
+	e.CreatedAt, err = DecodeTime(row[columnCreatedAt])
+	if err != nil {
 		return fmt.Errorf("event %d: created_at: %w", e.ID, err)
 	}
+
 	if d.Clock.here.IsZero() {
 		d.Clock.here = time.Now()
 		d.Clock.database, err = DecodeTime(row[columnReadAt])
 	}
+
 	return err
 }
 

@@ -12,10 +12,12 @@ func DecodeHeaders(raw []byte) map[string]string {
 	if len(raw) == 0 || string(raw) == "{}" {
 		return nil
 	}
+
 	var values map[string]json.RawMessage
 	if json.Unmarshal(raw, &values) != nil {
 		return map[string]string{UnreadableHeaders: string(raw)}
 	}
+
 	headers := make(map[string]string, len(values))
 	for name, value := range values {
 		text := string(value)
@@ -24,5 +26,6 @@ func DecodeHeaders(raw []byte) map[string]string {
 		}
 		headers[name] = text
 	}
+
 	return headers
 }

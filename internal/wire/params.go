@@ -67,6 +67,7 @@ func Params(args []any) [][]byte {
 			panic(fmt.Sprintf("parameter %d is a %T", i+1, arg))
 		}
 	}
+
 	return params
 }
 
@@ -76,9 +77,11 @@ func appendArrayHeader(b []byte, oid uint32, n int) []byte {
 		b = binary.BigEndian.AppendUint32(b, 0)
 		return binary.BigEndian.AppendUint32(b, oid)
 	}
+
 	b = binary.BigEndian.AppendUint32(b, 1)
 	b = binary.BigEndian.AppendUint32(b, 0)
 	b = binary.BigEndian.AppendUint32(b, oid)
 	b = binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the limit of a statement
+
 	return binary.BigEndian.AppendUint32(b, 1)
 }

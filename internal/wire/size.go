@@ -27,8 +27,11 @@ func EventBytes(limit int, condition string) string {
 	if limit < 0 {
 		return `NULL::bigint`
 	}
-	return fmt.Sprintf(`CASE WHEN coalesce(pg_column_size(payload), pg_column_size(payload_bytes)) + coalesce(pg_column_size(headers), 0) > %d%s
-	THEN coalesce(octet_length(payload::text), octet_length(payload_bytes))::bigint + coalesce(octet_length(headers::text), 0) END`, bound(limit)/compression, condition)
+
+	return fmt.Sprintf(`CASE WHEN coalesce(pg_column_size(payload), pg_column_size(payload_bytes))
+		+ coalesce(pg_column_size(headers), 0) > %d%s
+	THEN coalesce(octet_length(payload::text), octet_length(payload_bytes))::bigint
+		+ coalesce(octet_length(headers::text), 0) END`, bound(limit)/compression, condition)
 }
 
 func bound(limit int) int64 {
@@ -52,10 +55,12 @@ func TooLarge(raw []byte, limit int) error {
 	if raw == nil {
 		return nil
 	}
+
 	n, err := DecodeInt8(raw)
 	if err != nil || n <= bound(limit) {
 		return err
 	}
+
 	return &LargeError{Bytes: n, Limit: limit}
 }
 

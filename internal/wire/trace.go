@@ -15,14 +15,17 @@ func Traced(headers map[string]string, captured []byte) map[string]string {
 	if !isTraceparent(captured) {
 		return headers
 	}
+
 	for name := range headers {
 		if strings.EqualFold(name, headerTrace) {
 			return headers
 		}
 	}
+
 	if headers == nil {
 		headers = make(map[string]string, 1)
 	}
+
 	headers[headerTrace] = string(captured)
 	return headers
 }
@@ -34,12 +37,16 @@ func isTraceparent(raw []byte) bool {
 	if len(raw) != size {
 		return false
 	}
+
 	for i, c := range raw {
-		dash := i == trace-1 || i == span-1 || i == flags-1
-		if dash != (c == '-') || !dash && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+		isDash := i == trace-1 || i == span-1 || i == flags-1
+		isDigit := '0' <= c && c <= '9'
+		isHex := isDigit || 'a' <= c && c <= 'f'
+		if isDash != (c == '-') || !isDash && !isHex {
 			return false
 		}
 	}
+
 	zero := func(part []byte) bool { return len(bytes.Trim(part, "0")) == 0 }
 	return string(raw[:2]) != "ff" && !zero(raw[trace:span-1]) && !zero(raw[span:flags-1])
 }

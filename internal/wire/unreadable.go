@@ -21,7 +21,8 @@ func (e *UnreadableError) Error() string {
 	if stateOf(e.err) == indexCorrupted {
 		return fmt.Sprintf("event cannot be read: %v", e.err)
 	}
-	return fmt.Sprintf("event cannot be read: %v: replace its payload or its headers, or restore its row from a backup, then replay it", e.err)
+	return fmt.Sprintf("event cannot be read: %v: "+
+		"replace its payload or its headers, or restore its row from a backup, then replay it", e.err)
 }
 
 // Unwrap returns PostgreSQL's error.
@@ -46,7 +47,8 @@ func Retreat(rows, limit int, read func(Care) error) (retreated bool, err error)
 		case c.Rows > 1:
 			c.Rows /= 2
 		case c.Why == nil:
-			c.EventBytes, c.Why = Bare, &UnreadableError{err}
+			c.EventBytes = Bare
+			c.Why = &UnreadableError{err}
 		case c.EventBytes == Bare:
 			c.EventBytes = Escaped
 		default:

@@ -52,6 +52,7 @@ func (n *Names) Intern(raw []byte) string {
 	if name, ok := n.known[string(raw)]; ok { // the conversion does not allocate
 		return name
 	}
+
 	name := string(raw)
 	if n.known == nil {
 		n.known = make(map[string]string)
@@ -59,18 +60,24 @@ func (n *Names) Intern(raw []byte) string {
 	if len(n.known) < maxNames {
 		n.known[name] = name
 	}
+
 	return name
 }
 
 // Payload returns the payload of an event and its content type. The content type is interned, because all events of a
 // type usually share one. An event has one of the first two columns: payload as text, or payload_bytes in binary format.
 func (n *Names) Payload(text, bytes, contentType []byte) (payload []byte, kind string) {
-	payload, kind = text, delivery.ContentTypeJSON
+	payload = text
+	kind = delivery.ContentTypeJSON
+
 	if bytes != nil {
-		payload, kind = bytes, delivery.ContentTypeBytes
+		payload = bytes
+		kind = delivery.ContentTypeBytes
 	}
+
 	if contentType != nil {
 		kind = n.Intern(contentType)
 	}
+
 	return payload, kind
 }
