@@ -39,6 +39,7 @@ func fits(outer, inner Handler) error {
 	_, batches := inner.(BatchHandler)
 	_, stillBatches := outer.(BatchHandler)
 	_, says := outer.(OrderedBatchHandler)
+
 	switch {
 	case outer == nil:
 		return errors.New("returned no handler")
@@ -93,19 +94,23 @@ func (l *batchLink) KeepsOrder() bool { return keepsOrder(l.BatchHandler) }
 // nothing about deliveries. Whether a handler is a [BatchHandler] or an [OrderedBatchHandler] is for
 // the outermost one alone to say.
 func As[T any](h Handler) (found T, ok bool) {
-	if found, ok = h.(T); ok || h == nil {
+	found, ok = h.(T)
+	if ok || h == nil {
 		return found, ok
 	}
+
 	switch outer := h.(type) {
 	case interface{ parts() []Handler }:
 		for _, part := range outer.parts() {
-			if found, ok = As[T](part); ok {
+			found, ok = As[T](part)
+			if ok {
 				return found, true
 			}
 		}
 	case interface{ Unwrap() Handler }:
 		return As[T](outer.Unwrap())
 	}
+
 	return found, false
 }
 
@@ -166,6 +171,7 @@ type batchAround struct {
 func (a *batchAround) DeliverBatch(ctx context.Context, events []*Event) (errs []error) {
 	sent, ends := make([]*Event, len(events)), make([]func(error), 0, len(events))
 	whole := errNotCalled
+
 	defer func() {
 		endAll(ends, 0, func(i int) error {
 			if whole != nil || errs == nil {
@@ -174,16 +180,21 @@ func (a *batchAround) DeliverBatch(ctx context.Context, events []*Event) (errs [
 			return errs[i]
 		})
 	}()
+
 	for i, e := range events {
 		_, inner, end := a.begin(ctx, e)
-		sent[i], ends = inner, append(ends, end)
+		sent[i] = inner
+		ends = append(ends, end)
 	}
+
 	whole = errPanicked
 	errs = a.batch.DeliverBatch(ctx, sent)
 	whole = nil
+
 	if errs != nil && len(errs) != len(events) {
 		whole = miscounted(len(errs), len(events))
 	}
+
 	return errs
 }
 

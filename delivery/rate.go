@@ -55,20 +55,24 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
+
 	parts := rateRegexp.FindSubmatch(text)
 	if parts == nil {
 		return errRate
 	}
+
 	times := 1
 	if len(parts[2]) > 0 {
 		times, _ = strconv.Atoi(string(parts[2])) // it has few digits
 	}
 	r.Events, _ = strconv.Atoi(string(parts[1])) // the same
+
 	for _, u := range rateUnits() {
 		if u.name == string(parts[3]) {
 			r.Per = time.Duration(times) * u.shard
 		}
 	}
+
 	return r.Validate()
 }
 
@@ -78,6 +82,7 @@ func (r Rate) MarshalText() ([]byte, error) {
 	if r.IsZero() {
 		return nil, nil
 	}
+
 	for _, u := range rateUnits() {
 		switch times := r.Per / u.shard; {
 		case r.Per%u.shard != 0:
@@ -87,6 +92,7 @@ func (r Rate) MarshalText() ([]byte, error) {
 			return fmt.Appendf(nil, "%d/%d%s", r.Events, times, u.name), nil
 		}
 	}
+
 	return nil, fmt.Errorf("%d events per %v have no text: %w", r.Events, r.Per, errRate)
 }
 
@@ -95,6 +101,7 @@ func (r Rate) Validate() error {
 	if r.IsZero() {
 		return nil
 	}
+
 	var errs []error
 	if r.Events < 1 {
 		errs = append(errs, fmt.Errorf("rate limit of %d events is below 1", r.Events))
@@ -105,5 +112,6 @@ func (r Rate) Validate() error {
 	if r.Events > 0 && r.Per/time.Duration(r.Events) < time.Microsecond {
 		errs = append(errs, fmt.Errorf("rate limit of %d events per %v is more than one a microsecond", r.Events, r.Per))
 	}
+
 	return errors.Join(errs...)
 }

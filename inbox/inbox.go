@@ -152,15 +152,17 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 	if fn == nil {
 		return false, fmt.Errorf("%w: the function is nil", ErrInvalid)
 	}
+
 	// The casts let any driver and any protocol pass the arguments as text.
-	n, err := run(ctx, `INSERT INTO `+schema+`.inbox_events (consumer, event_id) VALUES ($1::text, $2::text) ON CONFLICT (consumer, event_id) DO NOTHING`,
-		c.consumer.Name, c.eventID)
+	n, err := run(ctx, `INSERT INTO `+schema+`.inbox_events (consumer, event_id) VALUES ($1::text, $2::text)
+		ON CONFLICT (consumer, event_id) DO NOTHING`, c.consumer.Name, c.eventID)
 	if err != nil {
 		return false, explain(schema, err)
 	}
 	if n == 0 {
 		return false, nil
 	}
+
 	handled := false
 	// Deferred, so that the note is removed also when fn panics or ends its goroutine:
 	// the caller might recover and commit.
@@ -172,9 +174,11 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 			err = errors.Join(err, uerr)
 		}
 	}()
+
 	if err := fn(ctx); err != nil {
 		return true, err
 	}
+
 	handled = true
 	return true, nil
 }
@@ -184,7 +188,9 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 func (c claim) undo(ctx context.Context, run exec, schema string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
-	_, err := run(ctx, `DELETE FROM `+schema+`.inbox_events WHERE consumer = $1::text AND event_id = $2::text`, c.consumer.Name, c.eventID)
+
+	_, err := run(ctx, `DELETE FROM `+schema+`.inbox_events WHERE consumer = $1::text AND event_id = $2::text`,
+		c.consumer.Name, c.eventID)
 	if err == nil || sqlState(err) == stateAborted || errors.Is(err, sql.ErrTxDone) {
 		return nil
 	}
@@ -194,7 +200,11 @@ func (c claim) undo(ctx context.Context, run exec, schema string) error {
 // check returns the quoted name of the schema.
 func (c claim) check() (schema string, err error) {
 	schema, err = quote(c.consumer.Schema)
-	return schema, errors.Join(err, checkName("consumer name", c.consumer.Name, maxConsumerBytes), checkName("event id", c.eventID, maxEventIDBytes))
+	return schema, errors.Join(
+		err,
+		checkName("consumer name", c.consumer.Name, maxConsumerBytes),
+		checkName("event id", c.eventID, maxEventIDBytes),
+	)
 }
 
 func checkName(what, s string, limit int) error {

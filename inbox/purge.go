@@ -66,19 +66,24 @@ func purge(ctx context.Context, run exec, r Retention) (removed int64, done bool
 	if err := errors.Join(err, r.check()); err != nil {
 		return 0, false, err
 	}
+
 	// Rows that another purge is removing are skipped; a transaction that notes an
 	// event again waits only for the purge that removes its row.
 	query := `DELETE FROM ` + schema + `.inbox_events WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + schema + `.inbox_events
-		WHERE handled_at < clock_timestamp() - $1::bigint * interval '1 microsecond' ORDER BY handled_at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))`
+		WHERE handled_at < clock_timestamp() - $1::bigint * interval '1 microsecond'
+		ORDER BY handled_at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))`
+
 	for begin := time.Now(); ; {
 		n, err := run(ctx, query, r.Keep.Microseconds(), int64(r.Batch))
 		if err != nil {
 			return removed, false, fmt.Errorf("purge %s.inbox_events: %w", schema, err)
 		}
+
 		removed += n
 		if n < int64(r.Batch) {
 			return removed, true, nil
 		}
+
 		if time.Since(begin) >= r.Budget {
 			return removed, false, nil
 		}

@@ -83,10 +83,12 @@ func (e *Event) encode() (content, error) {
 	} else {
 		c.text, err = encodePayload(e.Payload)
 	}
+
 	if err := errors.Join(err, e.checkContentType(isBytes), checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers),
 		e.checkKey(), checkTime(e.AvailableAt)); err != nil {
 		return content{}, err
 	}
+
 	return c, nil
 }
 
@@ -96,11 +98,15 @@ func (e *Event) checkContentType(isBytes bool) error {
 	if e.ContentType == "" {
 		return nil
 	}
+
 	kind, _, err := mime.ParseMediaType(e.ContentType)
+	isPrintable := e.ContentType[0] != ' ' &&
+		!strings.ContainsFunc(e.ContentType, func(r rune) bool { return r < ' ' || r >= 0x7f })
+
 	switch {
 	case len(e.ContentType) > maxTypeBytes:
 		return fmt.Errorf("content type %.20q... has %d bytes, at most %d are allowed", e.ContentType, len(e.ContentType), maxTypeBytes)
-	case err != nil, !strings.Contains(kind, "/"), e.ContentType[0] == ' ', strings.ContainsFunc(e.ContentType, func(r rune) bool { return r < ' ' || r >= 0x7f }):
+	case err != nil, !strings.Contains(kind, "/"), !isPrintable:
 		return fmt.Errorf("content type %q is no media type such as application/x-protobuf, in printable ASCII", e.ContentType)
 	case !isBytes && kind != "application/json" && !strings.HasSuffix(kind, "+json"):
 		return fmt.Errorf("content type %q is not that of JSON: give the payload as a []byte", e.ContentType)
@@ -124,6 +130,7 @@ func encodePayload(payload any) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("payload cannot be encoded: %w", err)
 		}
+
 		if !utf8.Valid(text) { // a json.RawMessage or json.Marshaler inside it
 			return nil, errors.New("payload is not valid JSON in UTF-8")
 		}
@@ -161,6 +168,7 @@ func checkHeaders(headers map[string]string) error {
 	const punctuation = len(`"": "", `)
 	var errs []error
 	size := 0
+
 	for name, value := range headers {
 		size += punctuation + len(name) + len(value)
 		if !isToken(name) {
@@ -170,9 +178,11 @@ func checkHeaders(headers map[string]string) error {
 			errs = append(errs, fmt.Errorf("value of header %.40q is not UTF-8 text without zero bytes", name))
 		}
 	}
+
 	if size > maxHeaderBytes {
 		errs = append(errs, fmt.Errorf("headers have %d bytes, at most %d are allowed: put data into the payload", size, maxHeaderBytes))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -205,8 +215,9 @@ func checkTime(t time.Time) error {
 // isToken reports whether s is a token of RFC 9110, section 5.6.2.
 func isToken(s string) bool {
 	for _, r := range []byte(s) {
-		alphanumeric := r|0x20 >= 'a' && r|0x20 <= 'z' || r >= '0' && r <= '9'
-		if !alphanumeric && !bytes.ContainsRune([]byte("!#$%&'*+-.^_`|~"), rune(r)) {
+		isLetter := r|0x20 >= 'a' && r|0x20 <= 'z'
+		isDigit := r >= '0' && r <= '9'
+		if !isLetter && !isDigit && !bytes.ContainsRune([]byte("!#$%&'*+-.^_`|~"), rune(r)) {
 			return false
 		}
 	}

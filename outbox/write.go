@@ -137,10 +137,12 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 	if schema == "" || strings.ContainsRune(schema, 0) {
 		return "", nil, fmt.Errorf("schema name %q is invalid: %w", schema, ErrInvalid)
 	}
+
 	rows := make([]row, len(events))
 	payloads := make([]content, len(events))
 	columns := columnsJSON
 	var errs []error
+
 	for i := range events {
 		payloads[i], err = events[i].encode()
 		if err != nil {
@@ -151,23 +153,31 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 			columns = columnsBytes
 		}
 	}
+
 	errs = append(errs, sameChoice(events))
 	if err := errors.Join(errs...); err != nil {
 		return "", nil, err
 	}
+
 	ignore := len(events) > 0 && events[0].IgnoreDuplicate
 	into := `INSERT INTO "` + strings.ReplaceAll(schema, `"`, `""`) + `".outbox_events ` +
 		`(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, ` + columns + `) `
-	one, end, chosen := "VALUES (", ")", ""
+
+	one := "VALUES ("
+	end := ")"
+	chosen := ""
 	if ignore {
-		one, end = "SELECT ", " FROM chosen WHERE chosen.choice = 'ignore'"
+		one = "SELECT "
+		end = " FROM chosen WHERE chosen.choice = 'ignore'"
 		chosen = "CROSS JOIN chosen WHERE chosen.choice = 'ignore' "
 	}
+
 	if len(events) == 1 {
 		query, args, err = single(&rows[0], payloads[0], one, end)
 	} else {
 		query, args, err = several(rows, payloads, columns, chosen)
 	}
+
 	if ignore {
 		return ignoring(into + query), args, err
 	}
@@ -195,7 +205,8 @@ func sameChoice(events []Event) error {
 // table.
 func ignoring(insert string) string {
 	return `WITH before AS MATERIALIZED (SELECT coalesce(pg_catalog.current_setting('notifyd.duplicate', true), '') AS choice), ` +
-		`chosen AS MATERIALIZED (SELECT pg_catalog.set_config('notifyd.duplicate', 'ignore', true) AS choice FROM before WHERE before.choice IS NOT NULL), ` +
+		`chosen AS MATERIALIZED (SELECT pg_catalog.set_config('notifyd.duplicate', 'ignore', true) AS choice ` +
+		`FROM before WHERE before.choice IS NOT NULL), ` +
 		`inserted AS (` + insert + ` ON CONFLICT DO NOTHING RETURNING 1) ` +
 		`SELECT CASE WHEN pg_catalog.set_config('notifyd.duplicate', before.choice, true) IS NOT NULL THEN n.written END AS written ` +
 		`FROM before CROSS JOIN (SELECT pg_catalog.count(*) AS written FROM inserted) AS n`
@@ -224,10 +235,20 @@ func single(r *row, payload content, one, end string) (string, []any, error) {
 		}
 		headers = string(text)
 	}
-	args := []any{r.EventType, null(r.AggregateType), null(r.AggregateID), null(r.IdempotencyKey), null(r.AvailableAt), headers}
+
+	args := []any{
+		r.EventType,
+		null(r.AggregateType),
+		null(r.AggregateID),
+		null(r.IdempotencyKey),
+		null(r.AvailableAt),
+		headers,
+	}
+
 	if r.ContentType == "" {
 		return one + columns + `$7::text::json` + end, append(args, string(payload.text)), nil
 	}
+
 	var text, raw any
 	switch {
 	case payload.text != nil:
@@ -237,6 +258,7 @@ func single(r *row, payload content, one, end string) (string, []any, error) {
 	default:
 		raw = []byte{} // nil would be NULL
 	}
+
 	return one + columns + `$7::text, $8::text::json, $9::bytea` + end, append(args, r.ContentType, text, raw), nil
 }
 
@@ -247,11 +269,16 @@ func several(rows []row, payloads []content, columns, chosen string) (string, []
 	if err != nil {
 		return "", nil, fmt.Errorf("encode columns: %w", err)
 	}
+
 	args := []any{string(list), array(payloads)}
-	typed, raw := "", ""
+	typed := ""
+	raw := ""
 	if columns == columnsBytes {
-		typed, raw, args = ", content_type text", ", $3::text::bytea[]", append(args, byteArray(payloads))
+		typed = ", content_type text"
+		raw = ", $3::text::bytea[]"
+		args = append(args, byteArray(payloads))
 	}
+
 	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, ` + columns + ` ` +
 		`FROM ROWS FROM (json_to_recordset($1::text::json) AS (event_type text, aggregate_type text, aggregate_id text, ` +
 		`idempotency_key text, available_at timestamptz, headers jsonb` + typed + `), unnest($2::text::json[]` + raw + `)) WITH ORDINALITY ` +
@@ -265,6 +292,7 @@ func byteArray(payloads []content) string {
 	for _, p := range payloads {
 		size += 2*len(p.raw) + len(`"\\x",`)
 	}
+
 	list := make([]byte, 0, size)
 	list = append(list, '{')
 	for i, p := range payloads {
@@ -279,6 +307,7 @@ func byteArray(payloads []content) string {
 		list = hex.AppendEncode(list, p.raw)
 		list = append(list, '"')
 	}
+
 	return string(append(list, '}'))
 }
 
@@ -289,6 +318,7 @@ func array(payloads []content) string {
 	for _, p := range payloads {
 		size += len(p.text) + len(p.text)/4 + 5
 	}
+
 	list := make([]byte, 0, size)
 	list = append(list, '{')
 	for i, p := range payloads {
@@ -308,6 +338,7 @@ func array(payloads []content) string {
 		}
 		list = append(list, '"')
 	}
+
 	return string(append(list, '}'))
 }
 

@@ -80,7 +80,7 @@ func TestEveryOutputFlag(t *testing.T) {
 	t.Parallel()
 	// These print a file, SQL, or nothing but their log.
 	others := []string{
-		"notifyd config init", "notifyd config print", "notifyd config reference", "notifyd config schema", "notifyd healthcheck", "notifyd man", "notifyd migrate print",
+		"notifyd config init", "notifyd config print", "notifyd config reference", "notifyd config schema", "notifyd console", "notifyd healthcheck", "notifyd man", "notifyd migrate print",
 		"notifyd run", "notifyd template test",
 	}
 	for _, cmd := range tree() {

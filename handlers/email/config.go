@@ -169,12 +169,14 @@ func (c Config) WithDefaults() Config {
 	if len(c.TokenCommand) > 0 {
 		c.TokenLifetime = cmp.Or(c.TokenLifetime, credential.DefaultLifetime)
 	}
+
 	c.MaybeSent = cmp.Or(c.MaybeSent, MaybeSentRetry)
 	c.Connections = cmp.Or(c.Connections, defaultConnections)
 	c.MaxConnectionMails = cmp.Or(c.MaxConnectionMails, defaultConnectionMails)
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.SendTimeout = cmp.Or(c.SendTimeout, defaultSendTimeout)
+
 	if c.Port == 0 {
 		switch c.TLS {
 		case TLSImplicit:
@@ -185,5 +187,6 @@ func (c Config) WithDefaults() Config {
 			c.Port = 587
 		}
 	}
+
 	return c
 }

@@ -138,7 +138,15 @@ func weight(r *textproto.Error) int {
 	if r.Code == codeClosing {
 		return 0
 	}
-	order := []outcome.Class{outcome.Throttled, outcome.Unavailable, outcome.UnclearRetry, outcome.Retry, outcome.Unclear, outcome.Permanent}
+
+	order := []outcome.Class{
+		outcome.Throttled,
+		outcome.Unavailable,
+		outcome.UnclearRetry,
+		outcome.Retry,
+		outcome.Unclear,
+		outcome.Permanent,
+	}
 	return 1 + slices.Index(order, classOfReply(stageRecipient, r.Code, parseStatus(r.Msg)))
 }
 

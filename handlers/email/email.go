@@ -71,11 +71,13 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if err != nil {
 		return h.pool.out.Refuse(err)
 	}
+
 	began := time.Now()
 	if err := h.pool.acquire(ctx); err != nil {
 		return err
 	}
 	defer h.pool.release()
+
 	if f := h.pool.refusedSince(began); f != nil {
 		return h.verdict(ctx, f)
 	}
@@ -138,15 +140,20 @@ func (h *Handler) Close() error {
 func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	sctx, cancel := outcome.Within(ctx, "send_timeout", h.cfg.SendTimeout)
 	defer cancel()
+
 	if ok, _ := c.smtp.Extension("SMTPUTF8"); !ok && needsUTF8(msg) {
 		h.pool.putBack(c)
-		return &failure{at: stageMessage, text: "the server does not offer SMTPUTF8, which an address with letters outside of ASCII before the @ needs"}
+		return &failure{at: stageMessage, text: "the server does not offer SMTPUTF8, which an address with letters " +
+			"outside of ASCII before the @ needs"}
 	}
+
 	stop := c.closeWhenDone(sctx)
 	c.sent++
 	c.socket.heard = 0
 	c.replies.forget()
+
 	err := c.client.SendWithSMTPClient(c.smtp, msg)
+
 	// IsDelivered, not err: go-mail also returns an error for a failure after
 	// the mail was accepted, such as a failed RSET.
 	if msg.IsDelivered() {
@@ -157,15 +164,18 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 		}
 		return nil
 	}
+
 	f := c.failed(err)
 	f.session = c.sent > 1 && f.maybeSession() && sctx.Err() == nil
 	if f.code == 0 && sctx.Err() != nil {
 		f.err = context.Cause(sctx)
 		f.text = f.err.Error()
 	}
+
 	// go-mail leaves the transaction open where DATA was refused. Where the server has not
 	// answered, only closing is safe: a QUIT would end the mail that was being written with a dot.
-	switch inStep := f.code != 0 && f.code != codeClosing && c.smtp.Reset() == nil && stop(); {
+	canGoOn := f.code != 0 && f.code != codeClosing
+	switch inStep := canGoOn && c.smtp.Reset() == nil && stop(); {
 	case !inStep:
 		stop()
 		c.socket.close()
@@ -174,13 +184,22 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	default:
 		h.pool.putBack(c)
 	}
+
 	return f
 }
 
 // needsUTF8 reports whether an address of the mail needs SMTPUTF8 (RFC 6531). A name does not, and a
 // domain is ASCII already.
 func needsUTF8(msg *gomail.Msg) bool {
-	for _, name := range []gomail.AddrHeader{gomail.HeaderFrom, gomail.HeaderTo, gomail.HeaderCc, gomail.HeaderBcc, gomail.HeaderReplyTo} {
+	fields := []gomail.AddrHeader{
+		gomail.HeaderFrom,
+		gomail.HeaderTo,
+		gomail.HeaderCc,
+		gomail.HeaderBcc,
+		gomail.HeaderReplyTo,
+	}
+
+	for _, name := range fields {
 		for _, a := range msg.GetAddrHeader(name) {
 			if !isASCII(a.Address) {
 				return true
@@ -199,8 +218,10 @@ func (h *Handler) verdict(ctx context.Context, f *failure) error {
 		}
 		return h.pool.out.Ended(ctx, what)
 	}
+
 	if f.maybeSent() && h.cfg.MaybeSent == MaybeSentAccept {
-		return delivery.Unavailable(fmt.Errorf("%w: maybe sent: more than %d mails in a row had no answer, so maybe_sent: accept takes none for sent until the server accepts one", f, maxUnanswered))
+		return delivery.Unavailable(fmt.Errorf("%w: maybe sent: more than %d mails in a row had no answer, so "+
+			"maybe_sent: accept takes none for sent until the server accepts one", f, maxUnanswered))
 	}
 
 	at := f.at

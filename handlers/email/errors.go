@@ -105,7 +105,8 @@ func classOfReply(at stage, code int, s status) outcome.Class {
 	aboutEvent := isAboutEvent(at, code, s)
 	forGood := code/100 == 5
 	forNow := code/100 == 4
-	isMailSystem := forNow && s.class == 4 && s.subject == 3 && !aboutEvent
+	isOfSystem := s.class == 4 && s.subject == 3
+	isMailSystem := forNow && isOfSystem && !aboutEvent
 
 	switch {
 	case at == stageSender, isMailSystem:
@@ -129,7 +130,8 @@ func (f *failure) maybeSent() bool { return f.at == stageEnd && f.code == 0 }
 // classify marks f with its class.
 func classify(f *failure, at stage) error {
 	if f.maybeSent() {
-		return f.class(at).Mark(0, fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", f))
+		return f.class(at).Mark(0, fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk "+
+			"that it does not arrive)", f))
 	}
 	return f.class(at).Mark(0, f)
 }
@@ -162,6 +164,7 @@ func (f *failure) Unwrap() error { return f.err }
 func connectFailure(ctx context.Context, out *outcome.Destination, addr string, err error) *failure {
 	f := &failure{at: stageConnect}
 	described := outcome.Failure{Err: err, Text: addr + ": " + err.Error(), Cure: connectCure(err)}
+
 	if reply, ok := errors.AsType[*textproto.Error](err); ok {
 		f.code = reply.Code
 		said := strconv.Itoa(reply.Code) + " " + reply.Msg
@@ -169,14 +172,17 @@ func connectFailure(ctx context.Context, out *outcome.Destination, addr string, 
 			said = "AUTH: " + said
 			f.login = f.code != codeClosing
 		}
-		described.Text, described.Cure = addr+": "+said, replyCure(f.code, reply.Msg)
+		described.Text = addr + ": " + said
+		described.Cure = replyCure(f.code, reply.Msg)
 		if described.Cure == "" && !f.login {
 			described.Cure = refusalCure(f.code, parseStatus(reply.Msg), reply.Msg)
 		}
 	} else if ctx.Err() != nil {
-		f.text, f.err = addr+": "+context.Cause(ctx).Error(), context.Cause(ctx)
+		f.err = context.Cause(ctx)
+		f.text = addr + ": " + f.err.Error()
 		return f
 	}
+
 	f.text, f.err = out.Describe(described)
 	return f
 }
@@ -216,8 +222,12 @@ func destination(cfg Config) *outcome.Destination {
 	if password := cfg.Password.Reveal(); password != "" {
 		plain := "\x00" + cfg.Username + "\x00" + password
 		oauth := "user=" + cfg.Username + "\x01auth=Bearer " + password + "\x01\x01"
-		secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(password)), base64.StdEncoding.EncodeToString([]byte(plain)), base64.StdEncoding.EncodeToString([]byte(oauth))}
+		secrets = []string{password}
+		for _, text := range []string{password, plain, oauth} {
+			secrets = append(secrets, base64.StdEncoding.EncodeToString([]byte(text)))
+		}
 	}
+
 	d := outcome.New("email", "check port, or set tls: mandatory or none", secrets...)
 	d.TLS.Prefix = ""
 	return d
@@ -232,14 +242,17 @@ func (c *conn) failed(err error) *failure {
 		f.text = c.out.Clean(err.Error())
 		return f
 	}
+
 	command := ""
 	switch send.Reason {
 	case gomail.ErrSMTPMailFrom:
 		command = "mail"
 	case gomail.ErrSMTPRcptTo:
-		f.at, command = stageRecipient, "rcpt"
+		f.at = stageRecipient
+		command = "rcpt"
 	case gomail.ErrSMTPData:
-		f.at, command = stageData, "data"
+		f.at = stageData
+		command = "data"
 	case gomail.ErrWriteContent:
 		f.at = stageData
 	case gomail.ErrSMTPDataClose:
@@ -254,11 +267,14 @@ func (c *conn) failed(err error) *failure {
 		// The connection was gone before. The other two cannot come here: the mail is
 		// sent by the time of a RSET, and there is one mail at a time.
 	}
+
 	if reply := c.replies.worst(command); reply != nil {
-		f.code, f.status = reply.Code, parseStatus(reply.Msg)
+		f.code = reply.Code
+		f.status = parseStatus(reply.Msg)
 		f.text = c.said(reply.Code, reply.Msg)
 		return f
 	}
+
 	f.text = c.out.Clean(sendText(send))
 	if f.at == stageEnd {
 		f.code = send.ErrorCode()
@@ -267,6 +283,7 @@ func (c *conn) failed(err error) *failure {
 			f.text = c.said(f.code, said)
 		}
 	}
+
 	return f
 }
 

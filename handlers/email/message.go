@@ -33,22 +33,28 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
+
 	from, err := h.setAddresses(msg, data)
 	if err != nil {
 		return nil, err
 	}
+
 	title, err := subject(h.tmpl.subject, data)
 	if err != nil {
 		return nil, err
 	}
+
 	msg.Subject(title)
 	msg.SetDateWithValue(time.Now())
 	msg.SetMessageIDWithValue(messageID(e, cmp.Or(h.cfg.MessageIDDomain, domainOf(from))))
+
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	msg.SetGenHeader("X-Notifyd-Event-Id", strconv.FormatInt(e.ID, 10))
 	msg.SetGenHeader("X-Notifyd-Event-Type", oneline.Of(e.Type, maxHeader))
 	h.setTrace(msg, e)
+
 	for _, name := range sortedKeys(h.tmpl.headers) {
 		value, err := header(h.tmpl.headers[name], data)
 		if err != nil {
@@ -58,6 +64,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 			msg.SetGenHeader(gomail.Header(name), value)
 		}
 	}
+
 	return msg, h.setBody(msg, data)
 }
 
@@ -78,34 +85,45 @@ func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address,
 	if err != nil {
 		return nil, err
 	}
+
 	if len(from) != 1 {
 		return nil, fmt.Errorf("template %q yields %d addresses: it must yield one", "from", len(from))
 	}
+
 	msg.FromMailAddress(from[0])
+
 	to, err := addresses(data, h.tmpl.to...)
 	if err != nil {
 		return nil, err
 	}
+
 	cc, err := addresses(data, h.tmpl.cc...)
 	if err != nil {
 		return nil, err
 	}
+
 	bcc, err := addresses(data, h.tmpl.bcc...)
 	if err != nil {
 		return nil, err
 	}
+
 	replyTo, err := addresses(data, h.tmpl.replyTo)
 	if err != nil {
 		return nil, err
 	}
+
 	seen := make(map[string]bool)
-	to, cc, bcc = unseen(to, seen), unseen(cc, seen), unseen(bcc, seen)
+	to = unseen(to, seen)
+	cc = unseen(cc, seen)
+	bcc = unseen(bcc, seen)
+
 	switch {
 	case len(seen) == 0:
 		return nil, fmt.Errorf("no recipient: %s yields none: fix the event, or the template", h.recipients())
 	case len(seen) > maxRecipients:
 		return nil, fmt.Errorf("templates to, cc and bcc yield %d recipients: %d is the limit", len(seen), maxRecipients)
 	}
+
 	for _, h := range []struct {
 		list []*mail.Address
 		set  func(...*mail.Address)
@@ -119,6 +137,7 @@ func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address,
 			h.set(h.list...)
 		}
 	}
+
 	return from[0], nil
 }
 
@@ -139,14 +158,17 @@ func addresses(data *tmpl.Data, ts ...*tmpl.Template) ([]*mail.Address, error) {
 		if t == nil {
 			continue
 		}
+
 		text, err := t.Render(data)
 		if err != nil {
 			return nil, err
 		}
+
 		list, err := parseAddresses(text)
 		if err != nil {
 			return nil, fmt.Errorf("the output of template %q %w", t.Name(), err)
 		}
+
 		all = append(all, list...)
 	}
 	return all, nil
@@ -170,7 +192,8 @@ func header(t *tmpl.Template, data *tmpl.Data) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if text = strings.TrimSpace(text); strings.ContainsFunc(text, isControl) {
+	text = strings.TrimSpace(text)
+	if strings.ContainsFunc(text, isControl) {
 		return "", fmt.Errorf("the output of template %q holds a line end or another control character: a header has one line", t.Name())
 	}
 	return fit(t, text)
@@ -206,10 +229,12 @@ func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
 		if part.tmpl == nil {
 			continue
 		}
+
 		body, err := part.tmpl.Render(data)
 		if err != nil {
 			return err
 		}
+
 		set(part.kind, body)
 		set = msg.AddAlternativeString
 	}
@@ -220,12 +245,16 @@ func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
 // mail that is sent again, and a replay has another. The destination is in it because two destinations
 // may send different mails for one event.
 func messageID(e *delivery.Event, domain string) string {
-	return fmt.Sprintf("notifyd.%s.%s@%s", e.DedupeID(), strings.Map(func(r rune) rune {
-		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+	plain := strings.Map(func(r rune) rune {
+		isLetter := r|0x20 >= 'a' && r|0x20 <= 'z'
+		isDigit := r >= '0' && r <= '9'
+		if isLetter || isDigit || strings.ContainsRune("-_", r) {
 			return r
 		}
 		return '-'
-	}, cmp.Or(e.Destination, "email")), domain)
+	}, cmp.Or(e.Destination, "email"))
+
+	return fmt.Sprintf("notifyd.%s.%s@%s", e.DedupeID(), plain, domain)
 }
 
 // domainOf returns the domain of an address, or one that does not exist if the domain

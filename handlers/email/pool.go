@@ -60,12 +60,15 @@ func (p *pool) acquire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	closed := p.out.Closed()
+
 	select {
 	case <-p.done:
 		return closed
 	default:
 	}
+
 	select {
 	case p.slots <- struct{}{}:
 		return nil
@@ -132,10 +135,12 @@ func (p *pool) close() {
 		close(p.done)
 	}
 	p.mu.Unlock()
+
 	for _, c := range conns {
 		c.timer.Stop()
 		p.quits.Go(c.quit)
 	}
+
 	p.quits.Wait() // each takes quitTimeout at most
 }
 
@@ -143,7 +148,9 @@ func (p *pool) close() {
 func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 	dctx, cancel := outcome.Within(ctx, "connect_timeout", p.cfg.ConnectTimeout)
 	defer cancel()
-	cfg, out := p.cfg, p.out
+
+	cfg := p.cfg
+	out := p.out
 	if cfg.Auth == AuthXOAUTH2 {
 		text, err := p.token.Get(dctx)
 		if err != nil {
@@ -152,6 +159,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		cfg.Password = handlers.NewSecret(text)
 		out = destination(cfg)
 	}
+
 	c := &conn{born: time.Now(), out: out}
 	var stop func() bool
 	dialer := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -168,15 +176,18 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		encrypted := tls.Client(c.socket, p.tls())
 		return encrypted, encrypted.HandshakeContext(ctx)
 	}
+
 	addr := net.JoinHostPort(p.cfg.Host, portText(p.cfg.Port))
 	client, err := p.client(cfg, dialer, &c.replies)
 	if err == nil {
 		c.client = client
 		c.smtp, err = client.DialToSMTPClientWithContext(dctx)
 	}
+
 	if stop != nil && !stop() && err == nil {
 		err = context.Cause(dctx)
 	}
+
 	if err != nil {
 		if c.socket != nil {
 			c.socket.close() // go-mail leaves it open if EHLO, STARTTLS or AUTH fails
@@ -184,11 +195,13 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 		f := connectFailure(dctx, out, addr, err)
 		if f.login {
 			p.mu.Lock()
-			p.refused, p.at = *f, time.Now() // a copy: the caller still writes to f
+			p.refused = *f // a copy: the caller still writes to f
+			p.at = time.Now()
 			p.mu.Unlock()
 		}
 		return nil, f
 	}
+
 	return c, nil
 }
 
@@ -219,6 +232,7 @@ func (p *pool) client(cfg Config, dial gomail.DialContextFunc, r *replies) (*gom
 		gomail.WithoutNoop(),
 		gomail.WithoutRset(),
 	}
+
 	switch cfg.TLS {
 	case TLSImplicit:
 		opts = append(opts, gomail.WithSSL())
@@ -229,13 +243,16 @@ func (p *pool) client(cfg Config, dial gomail.DialContextFunc, r *replies) (*gom
 	default:
 		opts = append(opts, gomail.WithTLSPolicy(gomail.TLSMandatory))
 	}
+
 	if cfg.Username != "" {
 		opts = append(opts, gomail.WithUsername(cfg.Username), gomail.WithPassword(cfg.Password.Reveal()), p.auth())
 	}
+
 	client, err := gomail.NewClient(cfg.Host, opts...)
 	if err != nil {
 		return nil, err
 	}
+
 	client.ErrorHandlerRegistry.SetDefaultHandler(r)
 	return client, nil
 }
@@ -243,10 +260,13 @@ func (p *pool) client(cfg Config, dial gomail.DialContextFunc, r *replies) (*gom
 // auth chooses the mechanism. go-mail's own choice prefers NTLM, and does not know that
 // the pool's dialler encrypted the connection.
 func (p *pool) auth() gomail.Option {
-	plain, login := gomail.SMTPAuthPlain, gomail.SMTPAuthLogin
+	plain := gomail.SMTPAuthPlain
+	login := gomail.SMTPAuthLogin
 	if p.cfg.TLS == TLSNone { // Validate allows that on the loopback only
-		plain, login = gomail.SMTPAuthPlainNoEnc, gomail.SMTPAuthLoginNoEnc
+		plain = gomail.SMTPAuthPlainNoEnc
+		login = gomail.SMTPAuthLoginNoEnc
 	}
+
 	switch p.cfg.Auth {
 	case AuthPlain:
 		return gomail.WithSMTPAuth(plain)

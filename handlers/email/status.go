@@ -20,26 +20,36 @@ func parseStatus(text string) status {
 	if len(parts) != 3 {
 		return status{}
 	}
+
 	class, isClass := statusNumber(parts[0])
 	subject, isSubject := statusNumber(parts[1])
 	detail, isDetail := statusNumber(parts[2])
-	if !isClass || !isSubject || !isDetail || class != 2 && class != 4 && class != 5 {
+
+	isStatus := isClass && isSubject && isDetail
+	isKnown := class == 2 || class == 4 || class == 5
+	if !isStatus || !isKnown {
 		return status{}
 	}
+
 	return status{class, subject, detail}
 }
 
 // statusNumber reads one to three digits.
 func statusNumber(s string) (n int, ok bool) {
-	if s == "" || len(s) > 3 || s[0] == '0' && len(s) > 1 {
+	if s == "" || len(s) > 3 {
 		return 0, false
 	}
+	if s[0] == '0' && len(s) > 1 {
+		return 0, false
+	}
+
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
 			return 0, false
 		}
 		n = 10*n + int(s[i]-'0')
 	}
+
 	return n, true
 }
 
@@ -87,11 +97,13 @@ func isLimit(code int, s status) bool {
 	case s == status{4, 3, 2}:
 		return code == codeConnections
 	case s.class == 4 && s.subject == 7:
-		return s.detail >= 500 && s.detail <= 699 || s.detail >= 850 && s.detail <= 899
+		return between(s.detail, 500, 699) || between(s.detail, 850, 899)
 	default:
-		return s == status{5, 1, 90} || s == status{5, 7, 232} || s == status{5, 7, 233} || s == status{5, 7, 508}
+		return slices.Contains([]status{{5, 1, 90}, {5, 7, 232}, {5, 7, 233}, {5, 7, 508}}, s)
 	}
 }
+
+func between(n, least, most int) bool { return n >= least && n <= most }
 
 // isAboutEvent reports whether a reply is about a recipient or the mail, and not about every mail of this relay.
 // RFC 3463 reserves the subjects 3 and 4 for the mail system and the network, 5 for the protocol and 7 for policies:
@@ -135,7 +147,8 @@ func refusalCure(code int, s status, said string) string {
 	}
 
 	isGreeting := says("helo", "ehlo", "fully-qualified", "fully qualified") || code == 504 && s.subject == 5
-	isSender := s.subject == 1 && (s.detail == 7 || s.detail == 8) || s.subject == 2 && s.detail == 252
+	isSender := s.subject == 1 && (s.detail == 7 || s.detail == 8)
+	maySendAs := s.subject != 2 || s.detail != 252
 	isUnproven := s.subject == 7 && s.detail >= 20 && s.detail <= 27
 
 	switch {
@@ -143,7 +156,7 @@ func refusalCure(code int, s status, said string) string {
 		return ""
 	case isGreeting:
 		return "set helo to the full name of this machine, such as relay.example.com"
-	case isSender, says("sender address", "sendas", "send as", "not owned by"):
+	case isSender, !maySendAs, says("sender address", "sendas", "send as", "not owned by"):
 		return "check from: the server does not take this sender from this login"
 	case isUnproven:
 		return "publish SPF and DKIM for the domain of from, and a reverse DNS name for this machine"

@@ -63,10 +63,12 @@ func (p *parser) addresses(path string, texts []string) []*tmpl.Template {
 		if len(texts) > 1 {
 			at = path + "." + strconv.Itoa(i)
 		}
+
 		if strings.TrimSpace(text) == "" {
 			p.errs = append(p.errs, field.Errorf(at, "is empty: name a recipient, or take it out"))
 			continue
 		}
+
 		all = append(all, p.address(at, text))
 	}
 	return all
@@ -86,11 +88,13 @@ func parseTemplates(c Config) (*templates, error) {
 		html:    p.parse("html", c.HTML, tmpl.HTML),
 		headers: make(map[string]*tmpl.Template),
 	}
+
 	for _, name := range sortedKeys(c.Headers) {
 		if h := p.parse("headers."+name, c.Headers[name], tmpl.Header); h != nil {
 			t.headers[name] = h
 		}
 	}
+
 	if t.from != nil {
 		if from, ok := t.from.Constant(); ok {
 			if list, err := parseAddresses(from); err == nil && len(list) != 1 {
@@ -98,6 +102,7 @@ func parseTemplates(c Config) (*templates, error) {
 			}
 		}
 	}
+
 	return t, errors.Join(p.errs...)
 }
 
@@ -108,26 +113,33 @@ func (t *templates) readFiles(c Config, baseDir string) error {
 		if name == "" {
 			return nil
 		}
+
 		text, err := readFile(baseDir, name)
 		if err != nil {
 			p.errs = append(p.errs, field.Errorf(path, "%w", err))
 			return nil
 		}
+
 		return p.parse(path, text, kind)
 	}
+
 	if text := read("text_file", c.TextFile, tmpl.Text); text != nil {
 		t.text = text
 	}
 	if html := read("html_file", c.HTMLFile, tmpl.HTML); html != nil {
 		t.html = html
 	}
-	if len(p.errs) == 0 && t.text == nil && t.html == nil && c.TextFile+c.HTMLFile != "" {
+
+	hasFile := c.TextFile+c.HTMLFile != ""
+	isEmpty := t.text == nil && t.html == nil
+	if hasFile && isEmpty && len(p.errs) == 0 {
 		at := "text_file"
 		if c.TextFile == "" {
 			at = "html_file"
 		}
 		p.errs = append(p.errs, field.Errorf(at, "the file is empty: write a template into it"))
 	}
+
 	return errors.Join(p.errs...)
 }
 
@@ -136,18 +148,22 @@ func readFile(baseDir, name string) (string, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(baseDir, name)
 	}
+
 	f, err := os.Open(name)
 	if err != nil {
 		return "", fmt.Errorf("cannot be read: %w", err)
 	}
 	defer func() { _ = f.Close() }() // nothing was written
+
 	data, err := io.ReadAll(io.LimitReader(f, tmpl.MaxOutput+1))
 	if err != nil {
 		return "", fmt.Errorf("cannot be read: %w", err)
 	}
+
 	if len(data) > tmpl.MaxOutput {
 		return "", fmt.Errorf("has more than %d bytes: shorten it", tmpl.MaxOutput)
 	}
+
 	return string(data), nil
 }
 
@@ -158,22 +174,28 @@ func parseAddresses(text string) ([]*mail.Address, error) {
 	if text == "" {
 		return nil, nil
 	}
+
 	if strings.ContainsFunc(text, isControl) {
 		return nil, errors.New("holds a line end or another control character: keep the addresses on one line")
 	}
+
 	list, err := mail.ParseAddressList(text)
 	if err != nil {
 		return nil, errors.New("is not an e-mail address: write a@example.com, or Name <a@example.com>, with commas between several")
 	}
+
 	for _, a := range list {
 		a.Name = strings.Join(strings.Fields(a.Name), " ")
-		if a.Address, err = withASCIIDomain(a.Address); err != nil {
+		a.Address, err = withASCIIDomain(a.Address)
+		if err != nil {
 			return nil, err
 		}
+
 		if len(a.Address) > maxAddress || len(a.Name) > maxHeader {
 			return nil, fmt.Errorf("holds an address of more than %d bytes or a name of more than %d", maxAddress, maxHeader)
 		}
 	}
+
 	return list, nil
 }
 

@@ -21,7 +21,8 @@ func (c Config) Validate() error {
 // Warnings returns settings that are valid and that many servers refuse, joined, each a [*handlers.FieldError] with its
 // cure: a greeting that is not a full name. Without HELO the result depends on the name of this machine.
 func (c Config) Warnings() error {
-	const cure = "many servers refuse every mail after such a greeting: set helo to the full name of this machine, such as relay.example.com"
+	const cure = "many servers refuse every mail after such a greeting: set helo to the full name of this machine, " +
+		"such as relay.example.com"
 
 	switch name := greetingOf(c, machineName()); {
 	case isFullName(name):
@@ -40,16 +41,20 @@ func (c Config) server() error {
 	} else if err := hostport.CheckHost(c.Host); err != nil {
 		errs = append(errs, field.Errorf("host", "%w", err))
 	}
+
 	errs = append(errs, field.Between("port", c.Port, 1, 65535))
-	if c.Port == 465 && (c.TLS == "" || c.TLS == TLSMandatory || c.TLS == TLSOpportunistic) {
+	isOtherTLS := slices.Contains([]string{"", TLSMandatory, TLSOpportunistic}, c.TLS)
+	if c.Port == 465 && isOtherTLS {
 		errs = append(errs, field.Errorf("tls", "port 465 speaks TLS from the first byte: set tls: implicit, or port: 587"))
 	}
+
 	if strings.ContainsAny(c.HELO, " \t\r\n") {
 		errs = append(errs, field.Errorf("helo", "must be a host name without white space"))
 	}
 	if c.MessageIDDomain != "" && !isDotAtom(c.MessageIDDomain) {
 		errs = append(errs, field.Errorf("message_id_domain", "must be a domain such as example.com"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -59,19 +64,26 @@ func (c Config) security() error {
 		field.Word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256, AuthXOAUTH2),
 		c.login(),
 	}
-	if c.Username == "" && c.Password.IsZero() && c.Auth != "" && c.Auth != AuthAuto && c.Auth != AuthXOAUTH2 {
+
+	hasLogin := c.Username != "" || !c.Password.IsZero()
+	needsLogin := !slices.Contains([]string{"", AuthAuto, AuthXOAUTH2}, c.Auth)
+	if needsLogin && !hasLogin {
 		errs = append(errs, field.Errorf("auth", "needs username and password: set them, or take auth out"))
 	}
+
 	readable := slices.Contains([]string{"", AuthAuto, AuthPlain, AuthLogin, AuthXOAUTH2}, c.Auth)
-	if c.TLS == TLSNone && c.Username != "" && readable && !hostport.IsLoopback(c.Host) {
+	isOpen := readable && c.TLS == TLSNone && c.Username != ""
+	if isOpen && !hostport.IsLoopback(c.Host) {
 		errs = append(errs, field.Errorf("auth", "would send the password unencrypted: set tls: mandatory, or auth: %s", AuthSCRAMSHA256))
 	}
+
 	if c.TLS == TLSNone && c.CAFile != "" {
 		errs = append(errs, field.Errorf("ca_file", "has no effect with tls: none: take one of them out"))
 	}
 	if c.TLS == TLSNone && c.ServerName != "" {
 		errs = append(errs, field.Errorf("server_name", "has no effect with tls: none: take one of them out"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -84,6 +96,7 @@ func (c Config) login() error {
 	if len(c.TokenCommand) > 0 {
 		sources++
 	}
+
 	var errs []error
 	switch {
 	case c.Auth != AuthXOAUTH2 && sources > 0:
@@ -93,6 +106,7 @@ func (c Config) login() error {
 	case sources != 1:
 		errs = append(errs, field.Errorf("token_command", "set either token_command or token_file: auth: %s needs a token", AuthXOAUTH2))
 	}
+
 	if c.Auth == AuthXOAUTH2 && c.Username == "" {
 		errs = append(errs, field.Errorf("username", "is empty: auth: %s needs the name of the mailbox", AuthXOAUTH2))
 	}
@@ -105,6 +119,7 @@ func (c Config) login() error {
 	if c.TokenLifetime < 0 || c.TokenLifetime > 0 && len(c.TokenCommand) == 0 {
 		errs = append(errs, field.Errorf("token_lifetime", "must be above 0, and needs token_command"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -130,20 +145,26 @@ func (c Config) content() error {
 	if c.Subject == "" {
 		errs = append(errs, field.Errorf("subject", "missing: write one, such as Order {{ .Event.AggregateID }}"))
 	}
-	if c.Text == "" && c.TextFile == "" && c.HTML == "" && c.HTMLFile == "" {
+
+	hasText := c.Text != "" || c.TextFile != ""
+	hasHTML := c.HTML != "" || c.HTMLFile != ""
+	if !hasText && !hasHTML {
 		errs = append(errs, field.Errorf("text", "missing: write text, html, text_file or html_file"))
 	}
+
 	if c.Text != "" && c.TextFile != "" {
 		errs = append(errs, field.Errorf("text_file", "text is set too: take one of them out"))
 	}
 	if c.HTML != "" && c.HTMLFile != "" {
 		errs = append(errs, field.Errorf("html_file", "html is set too: take one of them out"))
 	}
+
 	for _, name := range sortedKeys(c.Headers) {
 		if cure := headerName(name); cure != "" {
 			errs = append(errs, field.Errorf("headers."+name, "%s", cure))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -160,14 +181,17 @@ func headerName(name string) string {
 	case "date", "sender", "return-path", "received", "mime-version":
 		return "is set by notifyd or by mail servers: take it out"
 	}
+
 	if strings.HasPrefix(lower, "content-") || strings.HasPrefix(lower, "x-notifyd-") {
 		return "is set by notifyd: take it out"
 	}
+
 	for _, r := range name {
 		if r <= ' ' || r >= 0x7f || r == ':' {
 			return "must be a header name of letters, digits and hyphens"
 		}
 	}
+
 	if name == "" || len(name) > 76 {
 		return "must be a header name of 1 to 76 letters"
 	}
@@ -177,7 +201,6 @@ func headerName(name string) string {
 // isDotAtom reports whether s may stand in a Message-ID.
 func isDotAtom(s string) bool {
 	a, err := mail.ParseAddress("x@" + s)
-	return err == nil && a.Address == "x@"+s && strings.IndexFunc(s, func(r rune) bool {
-		return r <= ' ' || r >= 0x7f || r == '[' || r == '>'
-	}) < 0
+	isMark := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("[>", r) }
+	return err == nil && a.Address == "x@"+s && !strings.ContainsFunc(s, isMark)
 }

@@ -63,13 +63,21 @@ var (
 // Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
-	errs := []error{awsconf.Validate(c.AWS, awsapi.RegionOf(c.EventBus), "event_bus"), message.Validate(c.Message), c.contentType()}
-	if c.EventBus != "" && !busName.MatchString(c.EventBus) && !busARN.MatchString(c.EventBus) {
-		errs = append(errs, field.Errorf("event_bus", "must be the name of a bus, or its ARN, such as arn:aws:events:eu-central-1:123456789012:event-bus/orders"))
+	errs := []error{
+		awsconf.Validate(c.AWS, awsapi.RegionOf(c.EventBus), "event_bus"),
+		message.Validate(c.Message),
+		c.contentType(),
 	}
+
+	if c.EventBus != "" && !busName.MatchString(c.EventBus) && !busARN.MatchString(c.EventBus) {
+		errs = append(errs, field.Errorf("event_bus", "must be the name of a bus, or its ARN, such as "+
+			"arn:aws:events:eu-central-1:123456789012:event-bus/orders"))
+	}
+
 	if strings.HasPrefix(c.Source, "aws.") {
 		errs = append(errs, field.Errorf("source", "must not begin with aws., which is for AWS"))
 	}
+
 	_, err := newTemplates(c)
 	return errors.Join(append(errs, err)...)
 }

@@ -41,13 +41,16 @@ func newTemplates(cfg Config) (templates, error) {
 		errs = append(errs, err)
 		return parsed
 	}
+
 	t.source = parse(tmpl.EventSource, "source", cfg.Source)
 	t.detailType = parse(tmpl.Key, "detail_type", cfg.DetailType)
+
 	for i, text := range cfg.Resources {
 		if parsed := parse(tmpl.Key, resource(i), text); parsed != nil {
 			t.resources = append(t.resources, parsed)
 		}
 	}
+
 	return t, errors.Join(errs...)
 }
 
@@ -77,16 +80,20 @@ func (e *encoder) encode(ev *delivery.Event) (types.PutEventsRequestEntry, int, 
 	if err != nil {
 		return in, 0, err
 	}
+
 	size := len(*in.Source) + len(*in.DetailType) + len(*in.Detail)
 	for _, r := range in.Resources {
 		size += len(r)
 	}
+
 	if in.Time != nil {
 		size += timeSize
 	}
+
 	if size > maxBytes {
 		return in, 0, fmt.Errorf("the event has %d bytes with its resources: EventBridge takes %d", size, maxBytes)
 	}
+
 	return in, size, nil
 }
 
@@ -95,23 +102,30 @@ func (e *encoder) entry(ev *delivery.Event) (in types.PutEventsRequestEntry, err
 	if err != nil {
 		return in, err
 	}
+
 	m := e.message.Encode(ev)
 	if err := e.message.Render(&m, ev, data); err != nil {
 		return in, err
 	}
+
 	if !isObject(m.Body) {
-		return in, errors.New("the detail is not a JSON object: set body, or format: cloudevents_structured, which puts one around the payload")
+		return in, errors.New("the detail is not a JSON object: set body, or format: cloudevents_structured, which " +
+			"puts one around the payload")
 	}
+
 	source, err := e.source.Render(data)
 	if err != nil {
 		return in, err
 	}
+
 	detailType := ev.Type
 	if e.detailType != nil {
-		if detailType, err = e.detailType.Render(data); err != nil {
+		detailType, err = e.detailType.Render(data)
+		if err != nil {
 			return in, err
 		}
 	}
+
 	switch {
 	case source == "":
 		return in, errors.New(`template "source" yields nothing: fix the event, or the template`)
@@ -120,12 +134,18 @@ func (e *encoder) entry(ev *delivery.Event) (in types.PutEventsRequestEntry, err
 	case len([]rune(detailType)) > maxDetailType:
 		return in, fmt.Errorf("the detail-type has more than the %d characters that EventBridge takes: set detail_type", maxDetailType)
 	}
+
 	in = types.PutEventsRequestEntry{
-		EventBusName: aws.String(e.bus), Source: aws.String(source), DetailType: aws.String(detailType), Detail: aws.String(string(m.Body)),
+		EventBusName: aws.String(e.bus),
+		Source:       aws.String(source),
+		DetailType:   aws.String(detailType),
+		Detail:       aws.String(string(m.Body)),
 	}
+
 	if !ev.CreatedAt.IsZero() {
 		in.Time = aws.Time(ev.CreatedAt.UTC().Truncate(time.Second)) // it keeps no more
 	}
+
 	in.Resources, err = e.resourcesOf(m, data)
 	return in, err
 }
@@ -140,18 +160,22 @@ func (e *encoder) resourcesOf(m message.Message, data *tmpl.Data) ([]string, err
 		if err != nil {
 			return nil, err
 		}
+
 		if message.IsOwn(text) {
 			return nil, fmt.Errorf("template %q yields a resource that begins like notifyd's own: they are about the event", t.Name())
 		}
+
 		if text != "" {
 			all = append(all, text)
 		}
 	}
+
 	for _, h := range m.Headers {
 		if h.Name != message.HeaderType && h.Name != message.HeaderTime {
 			all = append(all, h.Name+":"+h.Value)
 		}
 	}
+
 	return all, nil
 }
 

@@ -39,24 +39,38 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
+
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := awsapi.Open(awsapi.Service{
-		Name: "eventbridge", ID: awsevents.ServiceID, Title: "EventBridge", Place: "event bus", Settings: "event_bus",
-		Rights: "events:PutEvents on the event bus, with this source and detail-type",
+		Name:     "eventbridge",
+		ID:       awsevents.ServiceID,
+		Title:    "EventBridge",
+		Place:    "event bus",
+		Settings: "event_bus",
+		Rights:   "events:PutEvents on the event bus, with this source and detail-type",
 	}, cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	h := &Handler{bus: cfg.EventBus, encoder: enc, conn: conn}
 	h.seen.Store(cfg.EventBus == defaultBus)
 	h.client = awsevents.NewFromConfig(conn.AWS, func(o *awsevents.Options) { conn.Endpoint(&o.BaseEndpoint) })
+
 	h.sender = &awsapi.Sender[types.PutEventsRequestEntry]{
-		Conn: conn, MaxEntries: maxEntries, MaxBytes: maxBytes, Encode: enc.encode, Begin: h.begin,
+		Conn:       conn,
+		MaxEntries: maxEntries,
+		MaxBytes:   maxBytes,
+		Encode:     enc.encode,
+		Begin:      h.begin,
 	}
+
 	return h, nil
 }
 
@@ -98,14 +112,17 @@ func (h *Handler) send(ctx context.Context, entries []types.PutEventsRequestEntr
 	if err != nil {
 		return nil, err
 	}
+
 	answers := make([]awsapi.Answer, len(out.Entries))
 	for i, e := range out.Entries {
 		if e.ErrorCode != nil {
 			answers[i].Refused = &awsapi.Reason{Code: *e.ErrorCode, Text: aws.ToString(e.ErrorMessage)}
 			continue
 		}
+
 		answers[i].Taken = e.EventId != nil
 	}
+
 	return answers, nil
 }
 

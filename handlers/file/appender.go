@@ -60,29 +60,36 @@ func (s *files) acquire(ctx context.Context, path string, patience *time.Duratio
 		a := s.open[path]
 		if a == nil {
 			var err error
-			if a, err = s.openAt(path); err != nil {
+			a, err = s.openAt(path)
+			if err != nil {
 				return nil, err
 			}
 			s.open[path] = a
 		}
+
 		s.uses++
 		a.use = s.uses
+
 		if err := a.lock(ctx, patience); err != nil {
 			return nil, err
 		}
+
 		if !a.isAt(path) {
 			s.forget(path)
 			continue
 		}
+
 		if err := a.repair(); err != nil {
 			s.drop(a)
 			return nil, err
 		}
+
 		if a.size == 0 {
 			if err := s.syncFolders(filepath.Dir(path)); err != nil {
 				return nil, err
 			}
 		}
+
 		return a, nil
 	}
 }
@@ -97,24 +104,29 @@ func (s *files) openAt(path string) (*appender, error) {
 		}
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, fileMode)
 	}
+
 	var info fs.FileInfo
 	if err == nil {
-		if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
+		info, err = f.Stat()
+		if err == nil && !info.Mode().IsRegular() {
 			err = &fs.PathError{Op: "open", Path: path, Err: errKind}
 		}
 	}
+
 	if err != nil {
 		if f != nil {
 			_ = f.Close() // nothing was written
 		}
 		return nil, err
 	}
+
 	for _, a := range s.open {
 		if os.SameFile(a.info, info) {
 			_ = f.Close() // nothing was written
 			return a, nil
 		}
 	}
+
 	return &appender{f: f, info: info, size: -1}, nil
 }
 
@@ -189,12 +201,14 @@ func (a *appender) lock(ctx context.Context, patience *time.Duration) error {
 	if free || err != nil {
 		return err
 	}
+
 	begin := time.Now()
 	defer func() { *patience -= time.Since(begin) }()
 	end := time.NewTimer(*patience)
 	defer end.Stop()
 	tick := time.NewTicker(lockEvery)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-tick.C:
@@ -208,6 +222,7 @@ func (a *appender) lock(ctx context.Context, patience *time.Duration) error {
 				return context.Cause(ctx)
 			}
 		}
+
 		return &fs.PathError{Op: "lock", Path: a.f.Name(), Err: errLocked}
 	}
 }
@@ -229,19 +244,24 @@ func (a *appender) repair() error {
 	if err != nil {
 		return err
 	}
+
 	size := info.Size()
 	if size == a.size {
 		return nil
 	}
+
 	end, err := a.lineEnd(size)
 	if err != nil {
 		return err
 	}
+
 	if end < size {
-		if end, err = a.finish(end, size); err != nil {
+		end, err = a.finish(end, size)
+		if err != nil {
 			return err
 		}
 	}
+
 	a.size = end
 	return nil
 }
@@ -252,17 +272,21 @@ func (a *appender) finish(from, size int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if !own {
 		return 0, &fs.PathError{Op: "append", Path: a.f.Name(), Err: errForeign}
 	}
+
 	whole, err := a.isWhole(from, size)
 	if err != nil {
 		return 0, err
 	}
+
 	if whole {
 		_, err = a.f.WriteString("\n")
 		return size + 1, err
 	}
+
 	return from, a.f.Truncate(from)
 }
 
@@ -274,14 +298,17 @@ func (a *appender) isOwn(end, size int64) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	begin = bytes.TrimRight(begin, "\x00")
 	if len(begin) > 0 || end == 0 {
 		return len(begin) > 0 && bytes.HasPrefix([]byte(jsonline.Prefix), begin), nil
 	}
+
 	before, err := a.lineEnd(end - 1)
 	if err != nil {
 		return false, err
 	}
+
 	begin, err = a.read(before, min(end, before+int64(len(jsonline.Prefix))))
 	return string(begin) == jsonline.Prefix, err
 }

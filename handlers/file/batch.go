@@ -67,7 +67,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 	limit := to // this event and later ones are not acknowledged
 	var why error
 	fail := func(path string, err error) {
-		if err = b.h.failed(err); delivery.IsUnavailable(err) {
+		err = b.h.failed(err)
+		if delivery.IsUnavailable(err) {
 			if first := files[path][0]; first < limit {
 				limit, why = first, err
 			}
@@ -138,11 +139,13 @@ func (b *batch) failBehind(total bool) {
 	type aggregate struct{ kind, id string }
 	open := make(map[aggregate]bool)
 	behind := delivery.Throttled(0, b.h.out.Line(outcome.Failure{Err: errBehind}))
+
 	for i, e := range b.events {
 		a := aggregate{e.AggregateType, e.AggregateID}
 		if total {
 			a = aggregate{id: "all"}
 		}
+
 		switch {
 		case a.id == "" || delivery.IsPermanent(b.errs[i]):
 		case open[a]:

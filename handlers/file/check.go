@@ -17,17 +17,20 @@ func (h *Handler) Check(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return h.out.Ended(ctx, "")
 	}
+
 	folder := h.files.root
 	if h.fixed != "" {
 		f, err := os.OpenFile(h.fixed, os.O_RDWR|os.O_APPEND, 0)
 		if err == nil {
 			err = f.Close()
 		}
+
 		if !errors.Is(err, fs.ErrNotExist) {
 			return h.checked(err)
 		}
 		folder = filepath.Dir(h.fixed)
 	}
+
 	return h.checked(tryFolder(folder))
 }
 

@@ -42,19 +42,23 @@ func (c Config) parse() (*tmpl.Template, error) {
 	case strings.ContainsRune(c.Path, 0):
 		return nil, field.Errorf("path", "must have no NUL in it")
 	}
+
 	t, err := tmpl.Path.Parse("path", c.Path)
 	if err != nil {
 		return nil, field.Errorf("path", "%w", err)
 	}
+
 	parts := strings.Split(literal(c.Path[len(c.stem()):]), "/")
 	if parts[len(parts)-1] == "" {
 		return nil, field.Errorf("path", "is a folder: add the name of the file, such as events.jsonl")
 	}
+
 	for _, part := range parts {
 		if err := checkPart(part); err != nil {
 			return nil, field.Errorf("path", "%w: each event would fail", err)
 		}
 	}
+
 	return t, nil
 }
 
@@ -79,6 +83,7 @@ func actionEnd(action string) int {
 		end := len(action) - len(comment) + strings.Index(comment, "*/")
 		return end + strings.Index(action[end:], "}}") + len("}}")
 	}
+
 	var quote byte // that is open, 0 for none
 	for i := 0; i < len(action); i++ {
 		switch c := action[i]; {
@@ -93,6 +98,7 @@ func actionEnd(action string) int {
 			return i + len("}}")
 		}
 	}
+
 	return len(action) // the template was parsed, so this is not reached
 }
 

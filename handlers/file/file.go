@@ -47,14 +47,24 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	h := &Handler{
-		path: t, base: o.BaseDir, out: outcome.New("file", ""),
-		turn: make(chan struct{}, 1), files: files{root: inside(o.BaseDir, cfg.stem()), open: make(map[string]*appender), sync: syncFolder},
+		path: t,
+		base: o.BaseDir,
+		out:  outcome.New("file", ""),
+		turn: make(chan struct{}, 1),
+		files: files{
+			root: inside(o.BaseDir, cfg.stem()),
+			open: make(map[string]*appender),
+			sync: syncFolder,
+		},
 	}
 	h.out.Safe = []error{errForeign, errKind, errLocked, errTurn, errBehind}
+
 	if path, ok := t.Constant(); ok {
 		h.fixed = inside(o.BaseDir, path)
 	}
+
 	h.turn <- struct{}{}
 	return h, nil
 }
@@ -84,14 +94,23 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		return slices.Repeat([]error{err}, len(events))
 	}
 	defer h.release()
-	b := batch{h: h, events: events, errs: make([]error, len(events)), lines: make([]line, len(events)), patience: lockWithin}
+
+	b := batch{
+		h:        h,
+		events:   events,
+		errs:     make([]error, len(events)),
+		lines:    make([]line, len(events)),
+		patience: lockWithin,
+	}
 	for i, e := range events {
 		b.lines[i], b.errs[i] = h.line(e)
 	}
+
 	b.run(ctx)
 	if !slices.ContainsFunc(b.errs, func(err error) bool { return err != nil }) {
 		return nil
 	}
+
 	return b.errs
 }
 
@@ -100,6 +119,7 @@ func (h *Handler) take(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return h.out.Ended(ctx, "")
 	}
+
 	select {
 	case <-h.turn:
 	case <-ctx.Done():
@@ -108,10 +128,12 @@ func (h *Handler) take(ctx context.Context) error {
 		}
 		return h.out.Ended(ctx, "waiting for another batch")
 	}
+
 	if h.closed.Load() {
 		h.release()
 		return h.out.Closed()
 	}
+
 	return nil
 }
 

@@ -26,16 +26,20 @@ func control(f *os.File, how int) error {
 	if err != nil {
 		return err
 	}
+
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		for {
-			if failed = syscall.Flock(int(fd), how); !errors.Is(failed, syscall.EINTR) {
+			failed = syscall.Flock(int(fd), how)
+			if !errors.Is(failed, syscall.EINTR) {
 				return
 			}
 		}
 	})
+
 	if failed != nil {
 		return &os.PathError{Op: "lock", Path: f.Name(), Err: failed}
 	}
+
 	return err
 }

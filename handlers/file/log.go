@@ -58,16 +58,21 @@ func NewLog(cfg LogConfig, opts ...LogOption) (*Log, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	h := &Log{out: os.Stdout, payload: cfg.Payload == nil || *cfg.Payload}
 	for _, opt := range opts {
 		opt(h)
 	}
+
 	if h.out == nil {
 		return nil, errors.New("log: the writer is nil")
 	}
+
 	if f, ok := h.out.(*os.File); ok && isClosed(f) {
-		h.closed = fmt.Errorf("log: %s was closed when the program began: open it, or send it to %s to drop the lines", f.Name(), os.DevNull)
+		h.closed = fmt.Errorf("log: %s was closed when the program began: open it, or send it to %s to drop the lines",
+			f.Name(), os.DevNull)
 	}
+
 	return h, nil
 }
 
@@ -90,26 +95,33 @@ func (h *Log) DeliverBatch(ctx context.Context, events []*delivery.Event) []erro
 		fails bool
 		ends  = make([]int, len(events)) // where each event's line ends
 	)
+
 	for i, e := range events {
 		before := buf.Len()
 		if err := h.append(&buf, e); err != nil {
 			buf.Truncate(before)
-			errs[i], fails = delivery.Permanent(err), true
+			errs[i] = delivery.Permanent(err)
+			fails = true
 		}
+
 		ends[i] = buf.Len()
 	}
+
 	written, err := h.write(ctx, buf.Bytes())
 	if err != nil {
 		for i := range errs {
 			// A line that is written in full is delivered, also if a later one is not.
 			if errs[i] == nil && ends[i] > written {
-				errs[i], fails = err, true
+				errs[i] = err
+				fails = true
 			}
 		}
 	}
+
 	if !fails {
 		return nil
 	}
+
 	return errs
 }
 
@@ -126,15 +138,18 @@ func (h *Log) Preview(e *delivery.Event) (string, error) {
 func (h *Log) write(ctx context.Context, data []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
 	if len(data) == 0 {
 		return 0, nil
 	}
+
 	if h.closed != nil {
 		return 0, delivery.Unavailable(h.closed)
 	}
+
 	if h.torn {
 		// End a torn line, so that it does not spoil the next one.
 		if _, err := h.out.Write([]byte("\n")); err != nil {
@@ -142,14 +157,17 @@ func (h *Log) write(ctx context.Context, data []byte) (int, error) {
 		}
 		h.torn = false
 	}
+
 	n, err := h.out.Write(data)
 	if err == nil && n < len(data) {
 		err = io.ErrShortWrite
 	}
+
 	if err != nil {
 		h.torn = n > 0 && data[n-1] != '\n'
 		return n, delivery.Unavailable(fmt.Errorf("log: %w", err))
 	}
+
 	return n, nil
 }
 
@@ -158,15 +176,18 @@ func (h *Log) append(buf *bytes.Buffer, e *delivery.Event) error {
 	l := jsonline.Of(e)
 	l.Attempt = new(e.Attempt)
 	write := func() error { return jsonline.Append(buf, l) }
+
 	if !e.IsJSON() {
 		l.PayloadSize = new(len(e.Payload))
 	} else if h.payload {
 		write = func() error { return jsonline.AppendPayload(buf, l, e.Payload) }
 	}
+
 	before := buf.Len()
 	if err := write(); err != nil {
 		return fmt.Errorf("log: %w", err)
 	}
+
 	// A terminal may show the line.
 	shown := textview.JSON(buf.Bytes()[before:])
 	buf.Truncate(before)

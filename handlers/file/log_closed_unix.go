@@ -16,19 +16,23 @@ func isClosed(f *os.File) bool {
 	if err != nil {
 		return false
 	}
+
 	null, err := os.Stat(os.DevNull)
 	if err != nil || !os.SameFile(info, null) {
 		return false
 	}
+
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return false
 	}
+
 	mode := unix.O_WRONLY
 	err = raw.Control(func(fd uintptr) {
 		if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err == nil {
 			mode = flags & unix.O_ACCMODE
 		}
 	})
+
 	return err == nil && mode == unix.O_RDWR
 }

@@ -10,7 +10,10 @@ import (
 
 // verdict describes how the dispatcher would class err.
 func verdict(err error) string {
-	permanent, unavailable, throttled := delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
+	permanent := delivery.IsPermanent(err)
+	unavailable := delivery.IsUnavailable(err)
+	throttled := delivery.IsThrottled(err)
+
 	switch {
 	case err == nil:
 		return "delivered"
@@ -55,8 +58,10 @@ func (p *probe) wantOutage(err error) {
 		p.Error("delivered, though no server could have answered")
 		return
 	}
+
 	if !delivery.IsUnavailable(err) || delivery.IsPermanent(err) {
-		p.Errorf("the destination is down, and that has cost the event an attempt: want delivery.Unavailable, got %s: %v", verdict(err), err)
+		p.Errorf("the destination is down, and that has cost the event an attempt: want delivery.Unavailable, "+
+			"got %s: %v", verdict(err), err)
 	}
 }
 
@@ -77,6 +82,7 @@ func (p *probe) wantEnded(err, cause error) {
 func checkCase(p *probe, c Case) {
 	err := c.Provoke(p)
 	p.note(err)
+
 	want := "delivered"
 	switch {
 	case c.Throttled && c.Class != delivery.ClassDestination:
@@ -92,15 +98,18 @@ func checkCase(p *probe, c Case) {
 	case c.Class != 0:
 		p.Fatalf("the Class of a Case is ClassEvent, ClassDestination or zero, not %v", c.Class)
 	}
+
 	if c.Unclear {
 		want = "unclear, and then " + want
 	}
+
 	if got := verdict(err); got != want {
 		p.Fatalf("%s, want %s: %v", got, want, err)
 	}
 	if got := pause(err); got != c.RetryAfter {
 		p.Errorf("to be tried again after %v, want %v: %v", got, c.RetryAfter, err)
 	}
+
 	if err != nil && !strings.Contains(err.Error(), c.Text) {
 		p.Errorf("the error is %q, want %q in it", err, c.Text)
 	}

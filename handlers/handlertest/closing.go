@@ -37,12 +37,15 @@ func checkCloseUnderway(p *probe) {
 	if p.d.Network != nil {
 		p.d.Network.Mute() // so that they do run
 	}
+
 	running := s.startEach(p.ctx(), p.events(4)...)
 	c := s.startClose()
+
 	p.heal()
 	if err := c.result(p); err != nil {
 		p.Errorf("Close: %v", err)
 	}
+
 	var delivered []int64
 	for _, dl := range running {
 		err := dl.answers()[0]
@@ -51,6 +54,7 @@ func checkCloseUnderway(p *probe) {
 			delivered = append(delivered, dl.events[0].ID)
 		}
 	}
+
 	p.await(delivered)
 }
 
@@ -60,10 +64,12 @@ func checkDeliverAfter(p *probe) {
 	if err := s.close(); err != nil {
 		p.Errorf("Close: %v", err)
 	}
+
 	errs := s.deliver(p.events(1)...)
 	if s.batch != nil {
 		errs = append(errs, s.deliver(p.events(3)...)...)
 	}
+
 	for _, err := range errs {
 		if err == nil {
 			p.Error("a closed handler reports a delivery")

@@ -27,14 +27,18 @@ func checkOneArrives(p *probe) {
 func checkLeftAsItWas(p *probe) {
 	s := p.open()
 	events := p.events(3)
+
 	before := make([]*delivery.Event, len(events))
 	for i, e := range events {
 		c := *e
-		c.Payload, c.Headers = slices.Clone(e.Payload), maps.Clone(e.Headers)
+		c.Payload = slices.Clone(e.Payload)
+		c.Headers = maps.Clone(e.Headers)
 		before[i] = &c
 	}
+
 	s.mustDeliver(events...)
 	s.mustDeliver(events[0])
+
 	for i, e := range events {
 		if !reflect.DeepEqual(e, before[i]) {
 			p.Errorf("the handler has changed the event:\n%+v\nwas\n%+v", e, before[i])
@@ -49,16 +53,21 @@ func checkBytes(p *probe) {
 	for i := range every {
 		every[i] = byte(i)
 	}
+
 	s := p.open()
+
 	events := p.events(5)
 	for i, payload := range [][]byte{every, {0xff}, []byte("{\"n\": 1}\r\n"), {'7'}} {
-		events[i].Payload, events[i].ContentType = payload, kind
+		events[i].Payload = payload
+		events[i].ContentType = kind
 	}
+
 	s.mustDeliver(events...)
 	p.awaitOnce(idsOf(events))
 	if p.Failed() {
 		return
 	}
+
 	for _, e := range events {
 		body, contentType := p.d.Message(p, e.ID)
 		if !bytes.Equal(body, e.Payload) {
@@ -75,8 +84,12 @@ func checkBytes(p *probe) {
 func checkNoData(p *probe) {
 	s := p.open()
 	events := p.events(2)
-	events[0].Payload, events[0].ContentType = []byte("null"), delivery.ContentTypeJSON
-	events[1].Payload, events[1].ContentType = []byte{}, delivery.ContentTypeBytes
+
+	events[0].Payload = []byte("null")
+	events[0].ContentType = delivery.ContentTypeJSON
+	events[1].Payload = []byte{}
+	events[1].ContentType = delivery.ContentTypeBytes
+
 	for i, err := range s.deliver(events...) {
 		if err != nil {
 			if verdict(delivery.Proven(err)) != "permanent" {
@@ -84,9 +97,11 @@ func checkNoData(p *probe) {
 			}
 			continue
 		}
+
 		if p.d.Received == nil || p.d.Message == nil {
 			continue
 		}
+
 		p.await(idsOf(events[i : i+1]))
 		if body, _ := p.d.Message(p, events[i].ID); !bytes.Equal(body, events[i].Payload) {
 			p.Errorf("the payload %q arrived as %q", events[i].Payload, body)
@@ -99,15 +114,18 @@ func checkBatch(p *probe) {
 	if s.batch == nil {
 		p.Skip("the handler is not a delivery.BatchHandler")
 	}
+
 	empty := start(func() {
 		if errs := s.batch.DeliverBatch(p.ctx(), nil); len(errs) != 0 {
 			panic("it gave answers for a batch without events")
 		}
 	})
+
 	p.until("DeliverBatch of no events returns", empty.isDone)
 	if empty.panicked != "" {
 		p.Fatalf("DeliverBatch of no events: %s", empty.panicked)
 	}
+
 	events := p.events(batchSize)
 	s.mustDeliver(events...)
 	arrived := p.awaitOnce(idsOf(events))
@@ -123,6 +141,7 @@ func checkBadFailsAlone(p *probe) {
 	const bad = 2
 	badID := events[bad].ID
 	events[bad] = p.d.Rejected(badID)
+
 	for i, err := range s.deliver(events...) {
 		switch {
 		case i == bad && err == nil:
@@ -133,10 +152,12 @@ func checkBadFailsAlone(p *probe) {
 			p.Errorf("a neighbour of the bad event is %s: %v", verdict(err), err)
 		}
 	}
+
 	if p.Failed() {
 		return
 	}
 	p.awaitOnce(slices.DeleteFunc(idsOf(events), func(id int64) bool { return id == badID }))
+
 	if p.d.Received != nil && p.hasArrived(badID) {
 		p.Errorf("the event that failed for good has arrived")
 	}
@@ -147,6 +168,7 @@ func checkManyAtOnce(p *probe) {
 	const callers, rounds = 8, 5
 	s := p.open()
 	var all []int64
+
 	for range rounds {
 		var running []*call
 		for range callers {
@@ -154,6 +176,7 @@ func checkManyAtOnce(p *probe) {
 			all = append(all, idsOf(events)...)
 			running = append(running, s.start(p.ctx(), events...))
 		}
+
 		for _, dl := range running {
 			for i, err := range dl.answers() {
 				if err != nil {
@@ -162,6 +185,7 @@ func checkManyAtOnce(p *probe) {
 			}
 		}
 	}
+
 	p.awaitOnce(all)
 }
 

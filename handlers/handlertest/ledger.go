@@ -56,8 +56,10 @@ func (l *ledger) failing(dl *call) []*delivery.Event {
 // all, not too often, in order.
 func (p *probe) checkArrived(l *ledger, inFlight int) {
 	p.Helper()
+
 	ids := idsOf(l.sent)
 	arrived := p.await(ids)
+
 	copies := 0
 	for id, n := range countOf(arrived) {
 		copies += n - 1
@@ -65,12 +67,15 @@ func (p *probe) checkArrived(l *ledger, inFlight int) {
 			p.Errorf("event %d came %d times, after %d failed deliveries: want at most %d", id, n, l.failed[id], allowed)
 		}
 	}
+
 	if allowed := inFlight * (1 + p.d.Resends); copies > allowed {
 		p.Errorf("%d copies came of one fault with %d events in flight: want at most %d: %v", copies, inFlight, allowed, repeated(arrived))
 	}
+
 	if p.d.Ordered {
 		p.checkOrder(l.sent, arrived)
 	}
+
 	p.Logf("%d events arrived, %d of them failed at first, %d came again", len(ids), len(l.failed), copies)
 }
 
@@ -78,19 +83,23 @@ func (p *probe) checkArrived(l *ledger, inFlight int) {
 // of sent.
 func (p *probe) checkOrder(sent []*delivery.Event, arrived []int64) {
 	p.Helper()
+
 	type aggregate struct{ kind, id string }
+
 	first := make(map[int64]int, len(arrived))
 	for i, id := range arrived {
 		if _, again := first[id]; !again {
 			first[id] = i
 		}
 	}
+
 	before := make(map[aggregate]*delivery.Event)
 	for _, e := range sent {
 		key := aggregate{e.AggregateType, e.AggregateID}
 		if key.id == "" {
 			continue // it has no order to keep
 		}
+
 		if prev := before[key]; prev != nil && first[prev.ID] > first[e.ID] {
 			p.Errorf("event %d of aggregate %s overtook event %d", e.ID, e.AggregateID, prev.ID)
 			return

@@ -40,23 +40,28 @@ func checkNobodyListens(p *probe) {
 			p.recovery()
 		}
 	})
+
 	s := p.open()
 	for _, err := range s.deliver(p.events(batchOf(s))...) {
 		p.wantOutage(err)
 	}
+
 	p.recovery()
 	up = true
 	if p.Failed() {
 		return
 	}
+
 	p.recovers(s)
 	p.outage()
 	up = false
+
 	for range 2 { // the first one may find out that a connection is gone
 		for _, err := range s.deliver(p.events(batchOf(s))...) {
 			p.wantOutage(err)
 		}
 	}
+
 	p.recovery()
 	up = true
 	if !p.Failed() {
@@ -68,11 +73,13 @@ func checkNobodyListens(p *probe) {
 // again.
 func checkCutBeforeAnswer(p *probe) {
 	s := p.warm()
+
 	events := p.events(batchOf(s))
 	var l ledger
 	l.send(events)
 	dl := s.mutedDelivery(p.ctx(), events...)
 	p.d.Network.Cut()
+
 	if p.within(p.d.Prompt, dl.isDone) {
 		for _, err := range dl.given() {
 			if err == nil {
@@ -82,8 +89,10 @@ func checkCutBeforeAnswer(p *probe) {
 	} else {
 		p.Logf("Deliver goes on %v after the cut: the handler tries again by itself", p.d.Prompt)
 	}
+
 	p.heal()
 	left := l.failing(dl)
+
 	p.until("the events of the cut delivery are delivered", func() bool {
 		for _, err := range dl.errs {
 			p.wantRetriable(err)
@@ -95,6 +104,7 @@ func checkCutBeforeAnswer(p *probe) {
 		left = l.failing(dl)
 		return len(left) == 0
 	})
+
 	if !p.Failed() {
 		p.checkArrived(&l, len(events))
 	}
@@ -121,11 +131,13 @@ func (p *probe) stream(fault, repair func()) {
 	if s.batch != nil {
 		size = batchSize
 	}
+
 	// Each step has all of Patience: a real server takes its time.
 	ctx, cancel := context.WithCancel(p.Context())
 	defer cancel()
 	r := &relay{p: p, s: s, size: size}
 	running := start(func() { r.run(ctx) })
+
 	down := false
 	p.Cleanup(func() {
 		if down {
@@ -134,25 +146,30 @@ func (p *probe) stream(fault, repair func()) {
 		cancel()
 		<-running.done
 	})
+
 	p.until("the stream begins", func() bool { return running.isDone() || r.batches.Load() >= spell })
 	down = true
 	fault()
+
 	// The first failure belongs to the delivery under way, the second one shows the
 	// handler's error for an outage. A handler that retries within a delivery shows
 	// none; then the fault lasts as long as a delivery may take to notice.
 	p.within(p.d.Prompt, func() bool { return running.isDone() || r.ledger.failures() >= 2 })
 	repair()
 	down = false
+
 	mark := r.batches.Load()
 	p.until("the stream goes on", func() bool { return running.isDone() || r.batches.Load() >= mark+spell })
 	r.enough.Store(true)
 	p.until("the stream ends", running.isDone)
+
 	if running.panicked != "" {
 		p.Fatalf("the handler panics: %s", running.panicked)
 	}
 	if r.end != "" {
 		p.Fatal(r.end)
 	}
+
 	p.checkArrived(&r.ledger, size)
 }
 
@@ -195,10 +212,12 @@ func (r *relay) deliver(ctx context.Context, events []*delivery.Event) {
 	for wait := firstPause; len(events) > 0 && ctx.Err() == nil; wait = min(2*wait, longestPause) {
 		dl := &call{events: events, errs: make([]error, len(events))}
 		r.s.call(ctx, dl)
+
 		if dl.bug != "" {
 			r.end = dl.bug
 			return
 		}
+
 		var failed []*delivery.Event
 		for i, err := range dl.errs {
 			if err == nil {
@@ -207,12 +226,15 @@ func (r *relay) deliver(ctx context.Context, events []*delivery.Event) {
 			r.p.note(err)
 			r.ledger.fail(events[i].ID)
 			failed = append(failed, events[i])
+
 			if delivery.IsPermanent(err) {
 				r.end = fmt.Sprintf("an outage has made event %d a dead letter: %v", events[i].ID, err)
 				return
 			}
 		}
-		if events = failed; len(events) > 0 {
+
+		events = failed
+		if len(events) > 0 {
 			rest(ctx, wait)
 		}
 	}

@@ -75,12 +75,14 @@ func (p *probe) heal() {
 func (p *probe) finish() {
 	p.Helper()
 	p.heal()
+
 	for _, dl := range p.deliveries {
 		if !p.within(p.d.Patience, dl.isDone) {
 			p.Errorf("a delivery goes on though its context is done and no fault is left")
 			return
 		}
 	}
+
 	for _, s := range p.subjects {
 		if s.closed {
 			continue

@@ -64,12 +64,14 @@ func NewProxy(upstream string, opts ...ProxyOption) (*Proxy, error) {
 	for _, opt := range opts {
 		opt(p)
 	}
+
 	p.ctx, p.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
 	l, err := freeport.Listen(p.ctx)                           // a port that is still free when the proxy comes back to it
 	if err != nil {
 		p.cancel()
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
+
 	p.addr = l.Addr().String()
 	p.accept(l)
 	return p, nil
@@ -92,8 +94,10 @@ func (p *Proxy) Port() int {
 func (p *Proxy) accept(l net.Listener) {
 	accepts := make(chan struct{})
 	p.mu.Lock()
-	p.listener, p.accepts = l, accepts
+	p.listener = l
+	p.accepts = accepts
 	p.mu.Unlock()
+
 	p.work.Go(func() {
 		defer close(accepts)
 		for {
@@ -189,6 +193,7 @@ func (p *Proxy) Heal() {
 	listening := p.listener != nil
 	p.announce()
 	p.mu.Unlock()
+
 	if !listening && p.ctx.Err() == nil {
 		p.reopen()
 	}
@@ -246,11 +251,14 @@ func (p *Proxy) WaitSent(ctx context.Context, n int64) error {
 func (p *Proxy) until(ctx context.Context, ok func() bool) error {
 	for {
 		p.mu.Lock()
-		done, changed := ok(), p.changed
+		done := ok()
+		changed := p.changed
 		p.mu.Unlock()
+
 		if done {
 			return nil
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -284,6 +292,7 @@ func (p *Proxy) quiet() {
 		if !c.muted || !c.writing {
 			continue
 		}
+
 		_ = c.client.SetWriteDeadline(time.Now()) // fails if it is closed, which is as quiet
 		for c.writing {
 			changed := p.changed

@@ -25,6 +25,7 @@ type pair struct {
 // run lives as long as the connection.
 func (c *pair) run() {
 	p := c.proxy
+
 	defer func() {
 		c.reset()
 		p.mu.Lock()
@@ -33,19 +34,23 @@ func (c *pair) run() {
 		p.mu.Unlock()
 		close(c.done)
 	}()
+
 	server, err := (&net.Dialer{}).DialContext(p.ctx, "tcp", p.upstream)
 	if err != nil {
 		return // the server is down: the client gets a reset
 	}
+
 	p.mu.Lock()
 	c.server = server
 	p.mu.Unlock()
+
 	select {
 	case <-c.gone: // reset while it was being dialled
 		abort(server)
 		return
 	default:
 	}
+
 	var pumps sync.WaitGroup
 	pumps.Go(c.requests)
 	pumps.Go(c.answers)
@@ -94,6 +99,7 @@ func (c *pair) requests() {
 	var seen []byte // the last bytes sent, as far as a match may begin in them
 	for {
 		n, err := c.client.Read(buf)
+
 		if n > 0 {
 			seen = c.look(seen, buf[:n])
 			m, werr := c.server.Write(buf[:n])
@@ -103,6 +109,7 @@ func (c *pair) requests() {
 				return
 			}
 		}
+
 		if err != nil {
 			c.ended(err, c.server)
 			return
@@ -118,6 +125,7 @@ func (c *pair) look(seen, chunk []byte) []byte {
 	if p.matches == nil {
 		return nil
 	}
+
 	seen = append(seen, chunk...)
 	keep := 0
 	for _, match := range p.matches {
@@ -131,6 +139,7 @@ func (c *pair) look(seen, chunk []byte) []byte {
 		}
 		keep = max(keep, len(match)-1)
 	}
+
 	keep = min(keep, len(seen))
 	return append(seen[:0], seen[len(seen)-keep:]...)
 }
@@ -148,6 +157,7 @@ func (c *pair) answers() {
 	buf := make([]byte, bufferSize)
 	for {
 		n, err := c.server.Read(buf)
+
 		for rest := buf[:n]; len(rest) > 0; {
 			if !c.enter() {
 				return
@@ -155,12 +165,14 @@ func (c *pair) answers() {
 			m, werr := c.client.Write(rest)
 			c.leave()
 			rest = rest[m:]
+
 			// A deadline is how Mute ends a write to a client that does not read.
 			if werr != nil && !errors.Is(werr, os.ErrDeadlineExceeded) {
 				c.reset()
 				return
 			}
 		}
+
 		if err != nil {
 			if c.enter() {
 				c.ended(err, c.client)
@@ -192,13 +204,16 @@ func (c *pair) enter() bool {
 			return false
 		default:
 		}
+
 		if !c.muted {
 			c.writing = true
 			p.mu.Unlock()
 			return true
 		}
+
 		changed := p.changed
 		p.mu.Unlock()
+
 		select {
 		case <-changed:
 		case <-c.gone:

@@ -46,6 +46,7 @@ const (
 // missing returns the parts of n that d lacks, or "".
 func (n need) missing(d *Destination) string {
 	stops := d.Stop != nil
+
 	switch {
 	case n&received != 0 && d.Received == nil:
 		return "Received: the arrivals are unknown"
@@ -131,24 +132,29 @@ func run(tb testing.TB, d Destination, sub subtest) {
 	case (d.Stop == nil) != (d.Start == nil):
 		tb.Fatal("handlertest: Stop and Start go together: set both or none")
 	}
+
 	d = d.withDefaults()
 	if d.Patience <= 2*d.Prompt {
 		tb.Fatalf("handlertest: Patience is %v and Prompt %v: Patience must be more than twice Prompt", d.Patience, d.Prompt)
 	}
+
 	s := newSuite(d)
 	if !sub(oneArrives, s.subtest(property{oneArrives, 0, checkOneArrives})) {
 		tb.Logf("handlertest: the other properties need this one: %s", oneArrives)
 		return
 	}
+
 	for _, prop := range properties() {
 		sub(prop.name, s.subtest(prop))
 	}
 	for _, c := range s.d.Cases {
 		sub(casePrefix+c.Name, s.subtest(property{c.Name, 0, func(p *probe) { checkCase(p, c) }}))
 	}
+
 	if len(s.d.Cases) == 0 {
 		sub(noCases, s.subtest(property{noCases, classes, nil}))
 	}
+
 	// The last one: it looks at the errors of all others.
 	sub(secretsUntold, s.subtest(property{secretsUntold, secrets, checkSecrets}))
 }

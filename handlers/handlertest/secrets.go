@@ -26,9 +26,11 @@ func checkSecrets(p *probe) {
 		}
 		forms = append(forms, disguises(secret)...)
 	}
+
 	p.mu.Lock()
 	errs := p.errs
 	p.mu.Unlock()
+
 	for _, err := range errs {
 		for _, e := range chain(err) {
 			for _, text := range []string{fmt.Sprintf("%v", e), fmt.Sprintf("%+v", e), fmt.Sprintf("%#v", e)} {
@@ -38,10 +40,12 @@ func checkSecrets(p *probe) {
 			}
 		}
 	}
+
 	if p.d.Log == nil {
 		p.Logf("%d errors looked at; the Destination has no Log", len(errs))
 		return
 	}
+
 	for line := range strings.SplitSeq(p.d.Log(), "\n") {
 		if shows(line, forms) {
 			p.Errorf("the log shows a secret: %s", redact(line, forms))
@@ -55,6 +59,7 @@ func chain(err error) []error {
 		return nil
 	}
 	all := []error{err}
+
 	switch e := err.(type) { //nolint:errorlint // this is the walk of errors.As
 	case interface{ Unwrap() error }:
 		all = append(all, chain(e.Unwrap())...)
@@ -63,6 +68,7 @@ func chain(err error) []error {
 			all = append(all, chain(inner)...)
 		}
 	}
+
 	return all
 }
 
@@ -73,16 +79,19 @@ func disguises(secret string) []string {
 		strings.Trim(strconv.Quote(secret), `"`),
 		hex.EncodeToString([]byte(secret)), strings.ToUpper(hex.EncodeToString([]byte(secret))),
 	}
+
 	// In base64 a text looks different after one and after two other bytes: a
 	// password is seldom encoded without the name before it.
 	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 		for before := range 3 {
 			all := enc.EncodeToString(append(make([]byte, before), secret...))
 			// Each letter holds 6 bits. Those with bits of a neighbour are left out.
-			from, to := (before*8+5)/6, (before+len(secret))*8/6
+			from := (before*8 + 5) / 6
+			to := (before + len(secret)) * 8 / 6
 			forms = append(forms, all[from:to])
 		}
 	}
+
 	return forms
 }
 

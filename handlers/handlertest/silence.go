@@ -14,11 +14,14 @@ func checkAnswerAwaited(p *probe) {
 	s := p.warm()
 	ctx, cancel := context.WithCancel(p.ctx())
 	defer cancel()
+
 	dl := s.mutedDelivery(ctx, p.events(1)...)
 	cancel() // a handler that waits gives up now
+
 	// A handler that ignores its context gets its answer, and is not checked here.
 	unheard := p.within(p.d.Prompt, dl.isDone)
 	p.heal()
+
 	for _, err := range dl.answers() {
 		if err == nil && unheard {
 			p.Error("delivered, though the destination had not answered")

@@ -37,11 +37,17 @@ func mechanism(c SASL, baseDir string, s *secrets) sasl.Mechanism {
 		return scram.Auth{User: c.Username, Pass: c.Password.Reveal()}.AsSha512Mechanism()
 	case SASLOAuthBearer:
 		get := token.New(token.Settings{
-			Text: c.Token.Reveal(), File: c.TokenFile, Base: baseDir, Command: c.TokenCommand, Lifetime: c.TokenLifetime, Prefix: "sasl.",
+			Text:     c.Token.Reveal(),
+			File:     c.TokenFile,
+			Base:     baseDir,
+			Command:  c.TokenCommand,
+			Lifetime: c.TokenLifetime,
+			Prefix:   "sasl.",
 		}).Get
 		if c.OAuth != nil {
 			get = newTokens(*c.OAuth).get
 		}
+
 		return oauth.Oauth(func(ctx context.Context) (oauth.Auth, error) {
 			text, err := get(ctx)
 			s.add(text)
@@ -49,6 +55,7 @@ func mechanism(c SASL, baseDir string, s *secrets) sasl.Mechanism {
 		})
 	case SASLMSKIAM:
 		access := &awsAccess{}
+
 		return msk.ManagedStreamingIAM(func(ctx context.Context) (msk.Auth, error) {
 			auth, err := access.get(ctx)
 			s.add(auth.SecretKey)
@@ -71,7 +78,12 @@ type tokens struct {
 
 func newTokens(c OAuth) *tokens {
 	return &tokens{
-		config: clientcredentials.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret.Reveal(), TokenURL: c.TokenURL, Scopes: c.Scopes},
+		config: clientcredentials.Config{
+			ClientID:     c.ClientID,
+			ClientSecret: c.ClientSecret.Reveal(),
+			TokenURL:     c.TokenURL,
+			Scopes:       c.Scopes,
+		},
 		client: &http.Client{
 			Timeout:       oauthTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -84,16 +96,21 @@ func newTokens(c OAuth) *tokens {
 func (t *tokens) get(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if t.last.Valid() {
 		return t.last.AccessToken, nil
 	}
+
 	next, err := t.config.Token(context.WithValue(ctx, oauth2.HTTPClient, t.client))
 	if refused, is := errors.AsType[*oauth2.RetrieveError](err); is { // its text has the body, which may repeat the secret
-		return "", fmt.Errorf("sasl.oauth: %s: %s (check client_id, client_secret and scopes)", refused.Response.Status, cmp.Or(refused.ErrorCode, "no token"))
+		return "", fmt.Errorf("sasl.oauth: %s: %s (check client_id, client_secret and scopes)",
+			refused.Response.Status, cmp.Or(refused.ErrorCode, "no token"))
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("sasl.oauth: %w", err)
 	}
+
 	t.last = next
 	return next.AccessToken, nil
 }
@@ -107,6 +124,7 @@ type awsAccess struct {
 func (a *awsAccess) get(ctx context.Context) (msk.Auth, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.provider == nil {
 		c, err := config.LoadDefaultConfig(ctx)
 		if err != nil {
@@ -114,10 +132,12 @@ func (a *awsAccess) get(ctx context.Context) (msk.Auth, error) {
 		}
 		a.provider = c.Credentials
 	}
+
 	keys, err := a.provider.Retrieve(ctx)
 	if err != nil {
 		return msk.Auth{}, fmt.Errorf("sasl: get credentials of AWS: %w", err)
 	}
+
 	return msk.Auth{AccessKey: keys.AccessKeyID, SecretKey: keys.SecretAccessKey, SessionToken: keys.SessionToken}, nil
 }
 
@@ -130,6 +150,7 @@ type secrets struct {
 
 func newSecrets(c Config) *secrets {
 	s := &secrets{}
+
 	if c.SASL != nil {
 		for _, v := range []handlers.Secret{c.SASL.Password, c.SASL.Token} {
 			s.add(v.Reveal())
@@ -138,9 +159,11 @@ func newSecrets(c Config) *secrets {
 			s.add(c.SASL.OAuth.ClientSecret.Reveal())
 		}
 	}
+
 	if c.SchemaRegistry != nil {
 		s.add(c.SchemaRegistry.Password.Reveal())
 	}
+
 	return s
 }
 
@@ -152,7 +175,8 @@ func (s *secrets) add(text string) {
 	if text == "" || slices.Contains(s.all, text) {
 		return
 	}
-	if s.all = append(s.all, text); len(s.all) > most {
+	s.all = append(s.all, text)
+	if len(s.all) > most {
 		s.all = slices.Delete(s.all, 0, 1)
 	}
 	s.redact = secret.NewRedactor(s.all...)

@@ -62,19 +62,23 @@ func (b *batch) run() {
 	if len(todo) == 0 {
 		return
 	}
+
 	if b.exact == nil {
 		if err := b.p.ready(b.ctx); err != nil {
 			b.failAll(todo, err)
 			return
 		}
 	}
+
 	if b.h.encoder.partition != nil {
 		todo = placed(b, todo)
 	}
+
 	if b.exact != nil {
 		b.settle(todo)
 		return
 	}
+
 	b.deliver(todo)
 }
 
@@ -95,18 +99,23 @@ func (b *batch) deliver(todo []int) {
 		}
 	}
 	b.p.produce(b, todo)
+
 	redo := b.refused(todo)
 	if len(redo) == 0 {
-		if redo = b.spoilt(todo); len(redo) > 0 {
+		redo = b.spoilt(todo)
+		if len(redo) > 0 {
 			b.deliver(redo)
 		}
 		return
 	}
+
 	if len(todo) == 1 {
 		return
 	}
+
 	mid := (len(redo) + 1) / 2
 	b.deliver(redo[:mid])
+
 	if rest := redo[mid:]; b.stuck(redo[:mid]) {
 		b.failAll(rest, errBehind)
 	} else if len(rest) > 0 {
@@ -186,11 +195,14 @@ func (b *batch) answer(ctx context.Context, err error) error {
 		}
 		return b.h.out.Ended(ctx, "")
 	}
+
 	if undecided {
 		err = b.p.link.explain(fmt.Errorf("no acknowledgement within delivery_timeout of %v", b.h.cfg.DeliveryTimeout))
 	}
+
 	if b.exact != nil {
 		return b.verdict(err)
 	}
+
 	return b.h.answer(err, b.h.encoder.fixedTopic == "")
 }

@@ -21,10 +21,13 @@ func (h *Handler) Check(ctx context.Context) error {
 		return h.describe(err)
 	}
 	defer client.Close()
+
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
+
 	request := kmsg.NewPtrMetadataRequest()
 	request.Topics = []kmsg.MetadataRequestTopic{}
+
 	for _, topic := range []string{h.encoder.fixedTopic, h.cfg.PositionsTopic} {
 		if topic == "" {
 			continue
@@ -33,35 +36,45 @@ func (h *Handler) Check(ctx context.Context) error {
 		asked.Topic = new(topic)
 		request.Topics = append(request.Topics, asked)
 	}
+
 	answer, err := request.RequestWith(within, client)
 	if err != nil {
 		return h.describe(link.explain(err))
 	}
+
 	for _, topic := range answer.Topics {
 		if topic.Topic == nil || *topic.Topic != h.encoder.fixedTopic {
 			continue // of the positions: see checkPositions
 		}
+
 		err := kerr.ErrorForCode(topic.ErrorCode)
-		if err != nil && !kerr.IsRetriable(err) || err == kerr.UnknownTopicOrPartition && !h.cfg.AllowAutoTopicCreation { //nolint:errorlint // the codes are values
+		isFinal := err != nil && !kerr.IsRetriable(err)
+		isMissing := err == kerr.UnknownTopicOrPartition && !h.cfg.AllowAutoTopicCreation //nolint:errorlint // the codes are values
+		if isFinal || isMissing {
 			return h.describe(err)
 		}
 	}
+
 	if err := checkLeaders(within, client, answer, h.encoder.fixedTopic != ""); err != nil {
 		return h.describe(link.explain(err))
 	}
+
 	if h.cfg.ExactlyOnce || h.cfg.Transactional {
 		if err := checkTransactions(within, client); err != nil {
 			return h.describe(link.explain(err))
 		}
 	}
+
 	if h.cfg.ExactlyOnce {
 		if err := h.checkPositions(within, client); err != nil {
 			return h.describe(link.explain(err))
 		}
 	}
+
 	if err := h.checkRegistry(within); err != nil {
 		return h.describe(err)
 	}
+
 	return nil
 }
 
@@ -85,12 +98,16 @@ func checkTransactions(ctx context.Context, client *kgo.Client) error {
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	switch {
 	case h.encoder.fixedTopic == "":
-		tested, untested = "the connection to each broker and the credentials if there are any", "the topics, which depend on the event, and the right to write to them"
+		tested = "the connection to each broker and the credentials if there are any"
+		untested = "the topics, which depend on the event, and the right to write to them"
 	case h.cfg.AllowAutoTopicCreation:
-		tested, untested = "the connection and the credentials if there are any", "the topic, which the broker may create, and the right to write to it"
+		tested = "the connection and the credentials if there are any"
+		untested = "the topic, which the broker may create, and the right to write to it"
 	default:
-		tested, untested = "the connection, the credentials if there are any, that the topic exists, and that its leaders can be reached", "the right to write to it"
+		tested = "the connection, the credentials if there are any, that the topic exists, and that its leaders can be reached"
+		untested = "the right to write to it"
 	}
+
 	switch {
 	case h.registry == nil:
 		return tested, untested

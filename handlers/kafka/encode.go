@@ -38,6 +38,7 @@ func parseTemplates(c Config) (templates, error) {
 		if text == "" {
 			return nil
 		}
+
 		parsed, err := kind.Parse(path, text)
 		if err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
@@ -45,9 +46,11 @@ func parseTemplates(c Config) (templates, error) {
 		}
 		return parsed
 	}
+
 	t.topic = parse(tmpl.KafkaTopic, "topic", c.Topic)
 	t.key = parse(tmpl.Key, "key", c.Key)
 	t.partition = parse(tmpl.Checked, "partition", c.Partition)
+
 	if t.partition != nil {
 		if text, ok := t.partition.Constant(); ok {
 			if _, err := partitionOf(text); err != nil {
@@ -55,6 +58,7 @@ func parseTemplates(c Config) (templates, error) {
 			}
 		}
 	}
+
 	if t.topic != nil {
 		if name, ok := t.topic.Constant(); ok {
 			if err := checkTopic(name); err != nil {
@@ -62,6 +66,7 @@ func parseTemplates(c Config) (templates, error) {
 			}
 		}
 	}
+
 	if r := c.SchemaRegistry.withDefaults(); r != nil {
 		t.schemas = &subjects{
 			subject: parse(tmpl.RegistrySubject, "schema_registry.subject", r.Subject),
@@ -75,6 +80,7 @@ func parseTemplates(c Config) (templates, error) {
 			}
 		}
 	}
+
 	return t, errors.Join(errs...)
 }
 
@@ -104,14 +110,28 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	m, err := message.New(cfg.Message, message.Kafka())
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, topic: t.topic, key: t.key, schemas: t.schemas, byID: t.key == nil, positions: cfg.PositionsTopic, maxBytes: cfg.MaxMessageBytes, partition: t.partition, tombstones: cfg.Tombstones}
+
+	e := &encoder{
+		message:    m,
+		topic:      t.topic,
+		key:        t.key,
+		schemas:    t.schemas,
+		byID:       t.key == nil,
+		positions:  cfg.PositionsTopic,
+		maxBytes:   cfg.MaxMessageBytes,
+		partition:  t.partition,
+		tombstones: cfg.Tombstones,
+	}
+
 	if name, ok := t.topic.Constant(); ok {
 		e.fixedTopic = name
 	}
+
 	return e, nil
 }
 
@@ -141,6 +161,7 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch, header h
 	if err != nil {
 		return err
 	}
+
 	m := &s.message
 	e.message.EncodeInto(m, ev)
 	if !e.tombstones || !isNull(ev) { // a template may need fields, which null lacks
@@ -148,38 +169,51 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch, header h
 			return err
 		}
 	}
-	if r.Partition, err = e.choose(&v); err != nil {
+
+	r.Partition, err = e.choose(&v)
+	if err != nil {
 		return err
 	}
+
 	tombstone := e.tombstones && isNull(ev)
-	switch r.Topic, r.Value = topic, m.Body; {
+
+	r.Topic = topic
+	r.Value = m.Body
+	switch {
 	case tombstone && key == "":
 		return errKeyless
 	case tombstone:
 		r.Value = nil
 	case header != nil:
-		if r.Value, err = e.withSchema(m.Body, topic, &v, header); err != nil {
+		r.Value, err = e.withSchema(m.Body, topic, &v, header)
+		if err != nil {
 			return err
 		}
 	case r.Value == nil:
 		r.Value = []byte{} // no bytes are data, and nil would be a tombstone
 	}
+
 	if key != "" {
 		r.Key = s.add(key)
 	}
+
 	from := len(s.headers)
 	if !tombstone { // which has nothing of any type
 		s.headers = append(s.headers, kgo.RecordHeader{Key: headerContentType, Value: s.add(m.ContentType)})
 	}
+
 	for _, h := range m.Headers {
 		if h.Name != headerContentType { // notifyd sets it itself
 			s.headers = append(s.headers, kgo.RecordHeader{Key: h.Name, Value: s.add(h.Value)})
 		}
 	}
+
 	r.Headers = s.headers[from:len(s.headers):len(s.headers)]
+
 	if n := size(r); n > e.maxBytes {
 		return fmt.Errorf("the record has %d bytes, more than max_message_bytes of %d", n, e.maxBytes)
 	}
+
 	return nil
 }
 
@@ -199,17 +233,22 @@ func (e *encoder) choose(v *view) (int32, error) {
 	if e.partition == nil {
 		return byKey, nil
 	}
+
 	text, err := v.render(e.partition)
 	if err != nil {
 		return 0, err
 	}
-	if text = strings.TrimSpace(text); text == "" {
+
+	text = strings.TrimSpace(text)
+	if text == "" {
 		return byKey, nil
 	}
+
 	n, err := partitionOf(text)
 	if err != nil {
 		return 0, fmt.Errorf("the partition made of this event %w", err)
 	}
+
 	return n, nil
 }
 
@@ -257,14 +296,18 @@ func (v *view) render(t *tmpl.Template) (string, error) {
 
 // address returns topic and key.
 func (e *encoder) address(v *view) (topic, key string, err error) {
-	topic, key = e.fixedTopic, v.ev.AggregateID
+	topic = e.fixedTopic
+	key = v.ev.AggregateID
 	if topic == "" {
-		if topic, err = v.render(e.topic); err != nil {
+		topic, err = v.render(e.topic)
+		if err != nil {
 			return "", "", err
 		}
-		if err = checkTopic(topic); err != nil {
+
+		if err := checkTopic(topic); err != nil {
 			return "", "", fmt.Errorf("the topic made of this event %w", err)
 		}
+
 		if isInternal(topic) && !isInternal(e.topic.Source()) {
 			return "", "", errInternal
 		}
@@ -272,9 +315,11 @@ func (e *encoder) address(v *view) (topic, key string, err error) {
 			return "", "", errPositions
 		}
 	}
+
 	if !e.byID {
 		key, err = v.render(e.key)
 	}
+
 	return topic, key, err
 }
 

@@ -40,16 +40,46 @@ func codes() outcome.Table[error] {
 		// A broker with custom policies. The policy may be about this record only, so the record is tried again,
 		// and does not hold up the others. Event Hubs refuses every record so while its throughput is exceeded.
 		{Codes: []error{kerr.PolicyViolation}, Class: outcome.UnclearRetry, Cure: "check the rules and the quotas of the cluster"},
-		{Codes: []error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, Class: outcome.Permanent, Cure: "raise the topic's max.message.bytes"},
+		{
+			Codes: []error{kerr.MessageTooLarge, kerr.RecordListTooLarge},
+			Class: outcome.Permanent,
+			Cure:  "raise the topic's max.message.bytes",
+		},
 		// Every record without a key, where a compacted topic has been configured by mistake.
 		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Unclear, Cure: "check the key, and what the topic requires of a record"},
-		{Codes: []error{kerr.SaslAuthenticationFailed}, Class: outcome.Unauthorized, Cure: "check sasl: mechanism, username, password or token"},
-		{Codes: []error{kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState}, Class: outcome.Unavailable, Cure: "check sasl: mechanism, username, password or token"},
-		{Codes: []error{kerr.UnknownTopicOrPartition}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "create the topic, or set allow_auto_topic_creation: true where brokers do so"},
-		{Codes: []error{kerr.TopicAuthorizationFailed}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "allow WRITE and DESCRIBE on the topic"},
+		{
+			Codes: []error{kerr.SaslAuthenticationFailed},
+			Class: outcome.Unauthorized,
+			Cure:  "check sasl: mechanism, username, password or token",
+		},
+		{
+			Codes: []error{kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState},
+			Class: outcome.Unavailable,
+			Cure:  "check sasl: mechanism, username, password or token",
+		},
+		{
+			Codes: []error{kerr.UnknownTopicOrPartition},
+			Class: outcome.Unavailable,
+			Own:   outcome.UnclearRetry,
+			Cure:  "create the topic, or set allow_auto_topic_creation: true where brokers do so",
+		},
+		{
+			Codes: []error{kerr.TopicAuthorizationFailed},
+			Class: outcome.Unavailable,
+			Own:   outcome.UnclearRetry,
+			Cure:  "allow WRITE and DESCRIBE on the topic",
+		},
 		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
-		{Codes: []error{kerr.TransactionalIDAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id"},
-		{Codes: []error{kerr.ClusterAuthorizationFailed}, Class: outcome.Unavailable, Cure: "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic"},
+		{
+			Codes: []error{kerr.TransactionalIDAuthorizationFailed},
+			Class: outcome.Unavailable,
+			Cure:  "allow WRITE and DESCRIBE on transactional ids with the prefix of transactional_id",
+		},
+		{
+			Codes: []error{kerr.ClusterAuthorizationFailed},
+			Class: outcome.Unavailable,
+			Cure:  "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic",
+		},
 		{ // Event Hubs and other clusters with a part of the protocol
 			Codes: []error{kerr.UnsupportedCompressionType, kerr.UnsupportedForMessageFormat}, Class: outcome.Unavailable,
 			Cure: "the cluster does not take this compression: set compression: gzip or none",
@@ -118,6 +148,7 @@ func lookUp(err error, own bool) (class outcome.Class, cure string) {
 	if is[*advertisedError](err) {
 		return outcome.Unavailable, checkAdvertised
 	}
+
 	class, cure = outcome.Match(codes(), own, err)
 	return cmp.Or(class, outcome.Unavailable), cure
 }

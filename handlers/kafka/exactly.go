@@ -110,8 +110,10 @@ func (h *Handler) StoresPosition() bool { return h.cfg.ExactlyOnce }
 func (h *Handler) OpenPosition(ctx context.Context, name string, progress delivery.Progress) (stored []byte, err error) {
 	shard := delivery.CallOf(ctx).Shard
 	h.sessions.of(shard).swap(nil)
+
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
+
 	id := h.cfg.PositionID(name, shard)
 	p := newProducer(h.cfg, h.options, id)
 	stored, err = p.open(within, id)
@@ -124,15 +126,19 @@ func (h *Handler) OpenPosition(ctx context.Context, name string, progress delive
 			err = p.link.explain(err)
 		}
 		if within.Err() != nil {
-			err = p.link.explain(fmt.Errorf("the position in topic %s was not read within delivery_timeout of %v: %w", h.cfg.PositionsTopic, h.cfg.DeliveryTimeout, err))
+			err = p.link.explain(fmt.Errorf("the position in topic %s was not read within delivery_timeout of %v: %w",
+				h.cfg.PositionsTopic, h.cfg.DeliveryTimeout, err))
 		}
+
 		class, _ := lookUp(err, false)
 		return nil, class.WithoutEvent().Mark(0, h.describe(err))
 	}
+
 	if k := h.sessions.of(shard); !k.swap(&opened{p: p, client: p.client, progress: progress, id: id}) {
 		k.swap(nil)
 		return nil, h.out.Closed()
 	}
+
 	return stored, nil
 }
 
@@ -160,11 +166,14 @@ func (h *Handler) deliverExactly(ctx context.Context, events []*delivery.Event) 
 	if free {
 		defer o.calling.Unlock()
 	}
+
 	if !free || o.p.client == nil {
 		return slices.Repeat([]error{fmt.Errorf("kafka: %w: %w", delivery.ErrReopen, errNotOpened)}, len(events))
 	}
+
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
+
 	b := batch{h: h, p: o.p, ctx: within, events: events, exact: o}
 	b.run() //nolint:contextcheck // the batch holds it
 	return b.answers(ctx)
@@ -178,25 +187,33 @@ func (p *producer) commit(b *batch, todo []int) {
 		b.failAll(todo, errNotOpened)
 		return
 	}
+
 	lose := func(err error) {
 		p.close()
 		b.failAll(todo, &lostError{err})
 	}
+
 	if err := p.client.BeginTransaction(); err != nil {
 		lose(err)
 		return
 	}
+
 	var position error
 	p.along = &along{err: &position, record: kgo.Record{
-		Topic: p.cfg.PositionsTopic, Key: []byte(b.exact.id), Value: b.exact.progress.With(b.pick(todo)),
+		Topic: p.cfg.PositionsTopic,
+		Key:   []byte(b.exact.id),
+		Value: b.exact.progress.With(b.pick(todo)),
 	}}
+
 	p.send(b, todo)
 	fault := position
+
 	for _, i := range todo {
 		if err := b.failure(i); err != nil && !b.ofRecord(err) {
 			fault = err
 		}
 	}
+
 	switch {
 	case fault != nil:
 		lose(fault)
@@ -228,7 +245,10 @@ func (e *lostError) Unwrap() error { return e.error }
 
 // ofRecord reports whether an error is about the record alone.
 func (b *batch) ofRecord(err error) bool {
-	return !is[*lostError](err) && (isContent(err) || errors.Is(err, errBehind) || b.ownTopic(err))
+	if is[*lostError](err) {
+		return false
+	}
+	return isContent(err) || errors.Is(err, errBehind) || b.ownTopic(err)
 }
 
 func (b *batch) anyFailed(todo []int) bool {
@@ -263,15 +283,18 @@ func (b *batch) settle(todo []int) {
 	if len(todo) == 0 {
 		return
 	}
+
 	for _, i := range todo {
 		b.errs[i] = nil
 	}
+
 	if b.p.client != nil {
 		if left := b.h.refused.permitted(b.p, b, todo); len(left) < len(todo) {
 			b.settle(left)
 			return
 		}
 	}
+
 	b.p.commit(b, todo)
 	if b.p.client == nil || !b.anyFailed(todo) {
 		return
@@ -288,14 +311,19 @@ func (b *batch) settle(todo []int) {
 		b.h.refused.noteFailed(b, todo)
 	}
 
-	missing := func(i int) bool { err := b.errs[i]; return err != nil && !isContent(err) }
+	missing := func(i int) bool {
+		err := b.errs[i]
+		return err != nil && !isContent(err)
+	}
 	if !isBlind && slices.ContainsFunc(todo, missing) {
 		b.settle(slices.DeleteFunc(slices.Clone(todo), missing))
 		return
 	}
+
 	if len(todo) == 1 {
 		return
 	}
+
 	mid := (len(todo) + 1) / 2
 	b.settle(todo[:mid])
 	if b.p.client == nil {
@@ -311,8 +339,10 @@ func (b *batch) standing(todo []int) []int {
 	if b.errs == nil {
 		b.errs = make([]error, len(b.events))
 	}
+
 	var broken map[aggregate]bool
 	left := make([]int, 0, len(todo))
+
 	next := 0
 	for i, e := range b.events {
 		of := b.unit(e)
@@ -325,10 +355,12 @@ func (b *batch) standing(todo []int) []int {
 			left = append(left, i)
 			continue
 		}
+
 		err := b.errs[i]
 		if err == nil || of.id == "" {
 			continue
 		}
+
 		if class, _ := lookUp(err, true); class != outcome.Permanent {
 			if broken == nil {
 				broken = make(map[aggregate]bool)
@@ -336,6 +368,7 @@ func (b *batch) standing(todo []int) []int {
 			broken[of] = true
 		}
 	}
+
 	return left
 }
 

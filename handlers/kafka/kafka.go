@@ -55,20 +55,27 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
+
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	h := &Handler{cfg: cfg, encoder: enc, secrets: newSecrets(cfg)}
 	h.out = destination(h.secrets)
+
 	h.options, err = clientOptions(cfg, o.BaseDir, h.secrets)
 	if err != nil {
 		return nil, err
 	}
-	if h.registry, err = newRegistry(cfg.SchemaRegistry, o.BaseDir, h.secrets); err != nil {
+
+	h.registry, err = newRegistry(cfg.SchemaRegistry, o.BaseDir, h.secrets)
+	if err != nil {
 		return nil, err
 	}
+
 	return h, nil
 }
 
@@ -84,7 +91,8 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //
 // In a transaction all records are written, or none, whatever their partitions.
 func (h *Handler) KeepsOrder() bool {
-	return h.cfg.ExactlyOnce || h.encoder.byID && h.encoder.fixedTopic != "" && h.encoder.partition == nil
+	isInOrder := h.encoder.byID && h.encoder.fixedTopic != "" && h.encoder.partition == nil
+	return h.cfg.ExactlyOnce || isInOrder
 }
 
 // DeliverBatch writes the records for events and waits for their acknowledgement.
@@ -107,16 +115,20 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	if h.cfg.ExactlyOnce {
 		return h.deliverExactly(ctx, events)
 	}
+
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{h.out.Ended(ctx, "")}, len(events))
 	}
+
 	p, open := h.idle.Take(h.newProducer)
 	if !open {
 		return slices.Repeat([]error{h.out.Closed()}, len(events))
 	}
+
 	defer h.release(p)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
+
 	b := batch{h: h, p: p, ctx: within, events: events}
 	b.run() //nolint:contextcheck // the batch holds it
 	return b.answers(ctx)

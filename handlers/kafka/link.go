@@ -58,14 +58,18 @@ func (e *advertisedError) Unwrap() error { return e.error }
 func (l *link) OnBrokerConnect(broker kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	addr := net.JoinHostPort(broker.Host, strconv.Itoa(int(broker.Port)))
 	isSeed := broker.NodeID < 0
 	dial, isDial := errors.AsType[*net.OpError](err)
-	if isSeed || !isDial || dial.Op != "dial" || slices.Contains(l.configured, addr) {
+
+	isAdvertised := isDial && dial.Op == "dial" && !isSeed
+	if !isAdvertised || slices.Contains(l.configured, addr) {
 		delete(l.advertised, broker.NodeID)
 		l.err = err
 		return
 	}
+
 	l.advertised[broker.NodeID] = &advertisedError{addr, dial}
 }
 
@@ -102,12 +106,14 @@ func checkLeaders(ctx context.Context, client *kgo.Client, of *kmsg.MetadataResp
 			leads[p.Leader] = true
 		}
 	}
+
 	isOther := func(b kmsg.MetadataResponseBroker) bool { return isFixed && !leads[b.NodeID] }
 	brokers := slices.DeleteFunc(slices.Clone(of.Brokers), isOther)
 	brokers = brokers[:min(len(brokers), maxLeaders)]
 
 	ctx, cancel := context.WithTimeoutCause(ctx, leadersWithin, fmt.Errorf("no answer within %v", leadersWithin))
 	defer cancel()
+
 	errs := make([]error, len(brokers))
 	var dialing sync.WaitGroup
 	for i, b := range brokers {
@@ -127,5 +133,6 @@ func checkLeaders(ctx context.Context, client *kgo.Client, of *kmsg.MetadataResp
 			return err
 		}
 	}
+
 	return nil
 }

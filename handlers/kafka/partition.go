@@ -56,6 +56,7 @@ func placed(b *batch, todo []int) []int {
 	if p.client == nil { // with exactly_once, after a fault
 		return todo
 	}
+
 	request := kmsg.NewPtrMetadataRequest()
 	asked := make(map[string]bool)
 	for _, i := range todo {
@@ -63,11 +64,13 @@ func placed(b *batch, todo []int) []int {
 		if r.Partition < p.counts[r.Topic] || asked[r.Topic] {
 			continue
 		}
+
 		asked[r.Topic] = true
 		topic := kmsg.NewMetadataRequestTopic()
 		topic.Topic = new(r.Topic)
 		request.Topics = append(request.Topics, topic)
 	}
+
 	if len(asked) > 0 {
 		counts, grown, err := countPartitions(b, request)
 		switch {
@@ -84,11 +87,14 @@ func placed(b *batch, todo []int) []int {
 				return nil
 			}
 		}
+
 		p.counts = counts
 	}
+
 	_, isConstant := b.h.encoder.partition.Constant()
 	isOwn := !isConstant || b.h.encoder.fixedTopic == ""
 	left := make([]int, 0, len(todo))
+
 	for _, i := range todo {
 		r := &p.records[i]
 		has, known := p.counts[r.Topic]
@@ -103,6 +109,7 @@ func placed(b *batch, todo []int) []int {
 		}
 		b.fail(i, err)
 	}
+
 	return left
 }
 
@@ -119,15 +126,18 @@ func countPartitions(b *batch, request *kmsg.MetadataRequest) (counts map[string
 	if err != nil {
 		return nil, false, err
 	}
+
 	counts = maps.Clone(b.p.counts)
 	for _, topic := range answer.Topics {
 		if topic.Topic == nil || topic.ErrorCode != 0 {
 			continue
 		}
+
 		has := int32(len(topic.Partitions)) //nolint:gosec // a topic has thousands at most
 		before, known := counts[*topic.Topic]
 		grown = grown || known && before < has
 		counts[*topic.Topic] = has
 	}
+
 	return counts, grown, nil
 }

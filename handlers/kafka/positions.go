@@ -66,7 +66,8 @@ func (e *topicError) Unwrap() error { return e.error }
 
 // makeTopic is the command by which a person makes the topic.
 func (p *producer) makeTopic() string {
-	return fmt.Sprintf("make it: kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --replication-factor %d --config cleanup.policy=compact --config segment.bytes=%d",
+	return fmt.Sprintf("make it: kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 "+
+		"--replication-factor %d --config cleanup.policy=compact --config segment.bytes=%d",
 		p.cfg.brokers()[0], p.cfg.PositionsTopic, positionsReplicas, positionsSegment)
 }
 
@@ -76,20 +77,29 @@ func (p *producer) ensurePositions(ctx context.Context) error {
 	if err != nil || found {
 		return err
 	}
+
 	request := kmsg.NewPtrCreateTopicsRequest()
 	request.TimeoutMillis = int32(requestTimeout.Milliseconds()) //nolint:gosec // 10 s
+
 	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = p.cfg.PositionsTopic, 1, int16(min(brokers, positionsReplicas)) //nolint:gosec // 3 at most
-	for name, value := range map[string]string{"cleanup.policy": "compact", "segment.bytes": strconv.Itoa(positionsSegment)} {
+	topic.Topic = p.cfg.PositionsTopic
+	topic.NumPartitions = 1
+	topic.ReplicationFactor = int16(min(brokers, positionsReplicas)) //nolint:gosec // 3 at most
+	configs := map[string]string{"cleanup.policy": "compact", "segment.bytes": strconv.Itoa(positionsSegment)}
+
+	for name, value := range configs {
 		c := kmsg.NewCreateTopicsRequestTopicConfig()
-		c.Name, c.Value = name, &value
+		c.Name = name
+		c.Value = &value
 		topic.Configs = append(topic.Configs, c)
 	}
+
 	request.Topics = append(request.Topics, topic)
 	answer, err := request.RequestWith(ctx, p.client)
 	if err != nil {
 		return err
 	}
+
 	for i := range answer.Topics {
 		err := kerr.ErrorForCode(answer.Topics[i].ErrorCode)
 		switch {
@@ -98,6 +108,7 @@ func (p *producer) ensurePositions(ctx context.Context) error {
 			return &topicError{p.cfg.PositionsTopic, p.makeTopic(), fmt.Errorf("it is missing, and could not be made: %w", err)}
 		}
 	}
+
 	return nil
 }
 
@@ -111,6 +122,7 @@ func lookForTopic(ctx context.Context, client *kgo.Client, name string) (found b
 	if err != nil {
 		return false, 0, err
 	}
+
 	for i := range answer.Topics {
 		switch err := kerr.ErrorForCode(answer.Topics[i].ErrorCode); {
 		case err == nil, kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownTopicOrPartition):
@@ -119,6 +131,7 @@ func lookForTopic(ctx context.Context, client *kgo.Client, name string) (found b
 			return false, 0, &topicError{name, "allow WRITE, READ and DESCRIBE on it", err}
 		}
 	}
+
 	return false, len(answer.Brokers), nil
 }
 
@@ -129,18 +142,25 @@ func (p *producer) mark(ctx context.Context, id string) (offset int64, err error
 	if err := p.client.BeginTransaction(); err != nil {
 		return 0, err
 	}
+
 	record := &kgo.Record{Topic: p.cfg.PositionsTopic, Key: []byte(id + markSuffix), Value: []byte(`{}`)}
 	answer := make(chan error, 1)
-	p.client.Produce(&tag{}, record, func(_ *kgo.Record, err error) { answer <- err }) //nolint:contextcheck // a record on its way is not cancelled
+	//nolint:contextcheck // a record on its way is not cancelled
+	p.client.Produce(&tag{}, record, func(_ *kgo.Record, err error) { answer <- err })
+
 	if err := p.client.Flush(ctx); err != nil {
 		return 0, err
 	}
+
 	if failed := <-answer; failed != nil {
-		return 0, &topicError{p.cfg.PositionsTopic, "allow WRITE, READ and DESCRIBE on it, and on the transactional id " + id, failed}
+		cure := "allow WRITE, READ and DESCRIBE on it, and on the transactional id " + id
+		return 0, &topicError{p.cfg.PositionsTopic, cure, failed}
 	}
+
 	if err := p.end(ctx, kgo.TryCommit); err != nil {
 		return 0, err
 	}
+
 	return record.Offset, nil
 }
 
@@ -166,14 +186,17 @@ func (p *producer) readFrom(ctx context.Context, from kgo.Offset, id string, bef
 		return nil, err
 	}
 	defer client.Close()
+
 	for {
 		fetched := client.PollFetches(ctx)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+
 		for _, e := range fetched.Errors() {
 			return nil, &topicError{topic, "allow READ on it", e.Err}
 		}
+
 		for records := fetched.RecordIter(); !records.Done(); {
 			r := records.Next()
 			if r.Offset >= before {
@@ -193,14 +216,17 @@ func (h *Handler) checkPositions(ctx context.Context, client *kgo.Client) error 
 	if id == "" {
 		id = defaultTxnPrefix
 	}
+
 	if err := findCoordinator(ctx, client, id); err != nil {
 		return fmt.Errorf("transactions with the id %s...: %w", id, err)
 	}
+
 	topic := h.cfg.PositionsTopic
 	found, _, err := lookForTopic(ctx, client, topic)
 	if err != nil || !found {
 		return err
 	}
+
 	return checkCompacted(ctx, client, topic)
 }
 
@@ -214,20 +240,25 @@ const (
 // findCoordinator asks which broker keeps the transactions with an id.
 func findCoordinator(ctx context.Context, client *kgo.Client, id string) error {
 	find := kmsg.NewPtrFindCoordinatorRequest()
-	find.CoordinatorType, find.CoordinatorKey, find.CoordinatorKeys = 1, id, []string{id}
+	find.CoordinatorType = 1
+	find.CoordinatorKey = id
+	find.CoordinatorKeys = []string{id}
 	for n := 1; ; n++ {
 		answer, err := find.RequestWith(ctx, client)
 		if err != nil {
 			return err
 		}
+
 		code := answer.ErrorCode
 		for i := range answer.Coordinators {
 			code = answer.Coordinators[i].ErrorCode
 		}
+
 		err = kerr.ErrorForCode(code)
 		if err == nil || !kerr.IsRetriable(err) || n == coordinatorTries {
 			return err
 		}
+
 		pause := time.NewTimer(coordinatorPause)
 		select {
 		case <-pause.C:
@@ -243,12 +274,15 @@ func findCoordinator(ctx context.Context, client *kgo.Client, id string) error {
 func checkCompacted(ctx context.Context, client *kgo.Client, topic string) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	resource := kmsg.NewDescribeConfigsRequestResource()
-	resource.ResourceType, resource.ResourceName, resource.ConfigNames = kmsg.ConfigResourceTypeTopic, topic, []string{"cleanup.policy"}
+	resource.ResourceType = kmsg.ConfigResourceTypeTopic
+	resource.ResourceName = topic
+	resource.ConfigNames = []string{"cleanup.policy"}
 	request.Resources = append(request.Resources, resource)
 	answer, err := request.RequestWith(ctx, client)
 	if err != nil {
 		return err
 	}
+
 	for i := range answer.Resources {
 		for _, c := range answer.Resources[i].Configs {
 			if c.Name == "cleanup.policy" && c.Value != nil && !strings.Contains(*c.Value, "compact") {
@@ -259,5 +293,6 @@ func checkCompacted(ctx context.Context, client *kgo.Client, topic string) error
 			}
 		}
 	}
+
 	return nil
 }

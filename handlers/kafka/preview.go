@@ -17,11 +17,16 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	var schema schemaRef
 	var header headerFunc
 	if h.registry != nil {
-		header = func(ref schemaRef) ([]byte, error) { schema = ref; return nil, nil }
+		header = func(ref schemaRef) ([]byte, error) {
+			schema = ref
+			return nil, nil
+		}
 	}
+
 	if err := h.encoder.record(&r, e, &scratch{}, header); err != nil {
 		return "", delivery.Permanent(fmt.Errorf("kafka: %w", err))
 	}
+
 	fields := []message.Header{{Name: "topic", Value: r.Topic}, {Name: "key", Value: string(r.Key)}}
 	if r.Partition >= 0 {
 		fields = append(fields, message.Header{Name: "partition", Value: strconv.Itoa(int(r.Partition))})
@@ -30,11 +35,13 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 		fields = append(fields, message.Header{Name: "value", Value: "none: a tombstone"})
 	}
 	if header != nil && r.Value != nil {
-		fields = append(fields, message.Header{Name: "schema", Value: "its id goes before the value: version " + schema.version + " of subject " + schema.subject})
+		value := "its id goes before the value: version " + schema.version + " of subject " + schema.subject
+		fields = append(fields, message.Header{Name: "schema", Value: value})
 	}
 	for _, header := range r.Headers {
 		fields = append(fields, message.Header{Name: "header " + header.Key, Value: string(header.Value)})
 	}
+
 	return message.Preview(fields, r.Value), nil
 }
 

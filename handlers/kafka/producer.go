@@ -117,23 +117,32 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 		kgo.ProduceRequestTimeout(max(min(requestTimeout, cfg.DeliveryTimeout), minRequestTimeout)),
 		kgo.RequestTimeoutOverhead(requestOverhead),
 		kgo.DisableClientMetrics(), // Close would wait for the last ones to be sent
+
 		// The murmur2 hash of the Java client for records with a key. Others fill a
 		// batch for one partition, then for the next.
-		kgo.RecordPartitioner(partitioner{kgo.UniformBytesPartitioner(64<<10, true, true, nil), cfg.PositionsTopic, cfg.Partition != ""}),
+		kgo.RecordPartitioner(partitioner{
+			kgo.UniformBytesPartitioner(64<<10, true, true, nil),
+			cfg.PositionsTopic,
+			cfg.Partition != "",
+		}),
 	}
+
 	if cfg.AllowAutoTopicCreation {
 		opts = append(opts, kgo.AllowAutoTopicCreation())
 	}
+
 	conf, err := tlsconf.Load(cfg.TLS, baseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	if conf != nil {
 		opts = append(opts, kgo.DialTLSConfig(conf))
 	}
 	if cfg.SASL != nil {
 		opts = append(opts, kgo.SASL(mechanism(*cfg.SASL, baseDir, s)))
 	}
+
 	return opts, nil
 }
 
@@ -156,10 +165,16 @@ func codec(word string) kgo.CompressionCodec {
 func (p *producer) encode(b *batch) (todo []int) {
 	n := len(b.events)
 	if cap(p.records) < n {
-		p.records, p.tags, p.todo = make([]kgo.Record, n), make([]tag, n), make([]int, 0, n)
+		p.records = make([]kgo.Record, n)
+		p.tags = make([]tag, n)
+		p.todo = make([]int, 0, n)
 	}
-	p.records, p.tags, p.todo = p.records[:n], p.tags[:n], p.todo[:0]
+
+	p.records = p.records[:n]
+	p.tags = p.tags[:n]
+	p.todo = p.todo[:0]
 	p.scratch.reset()
+
 	header := b.headers()
 	for i, ev := range b.events {
 		p.records[i] = kgo.Record{}
@@ -174,10 +189,12 @@ func (p *producer) encode(b *batch) (todo []int) {
 			b.fail(i, outcome.Content(err))
 			continue
 		}
+
 		p.tags[i] = tag{b, i}
 		p.records[i].Context = &p.tags[i] //nolint:fatcontext // nothing is nested: each record has its own
 		p.todo = append(p.todo, i)
 	}
+
 	return p.todo
 }
 
@@ -191,17 +208,24 @@ func (p *producer) ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.client, p.unchecked, p.known, p.counts = client, true, make(map[string]bool), make(map[string]int32)
+		p.client = client
+		p.unchecked = true
+		p.known = make(map[string]bool)
+		p.counts = make(map[string]int32)
 	}
+
 	if !p.unchecked {
 		return nil
 	}
+
 	asking, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
+
 	err := p.client.Ping(asking)
 	if err == nil && p.transactional {
 		err = checkTransactions(asking, p.client)
 	}
+
 	switch {
 	case ctx.Err() != nil:
 		return errUndecided
@@ -210,6 +234,7 @@ func (p *producer) ready(ctx context.Context) error {
 	case err != nil:
 		return p.link.explain(err)
 	}
+
 	p.unchecked = false
 	return nil
 }
@@ -223,9 +248,11 @@ func (p *producer) produce(b *batch, todo []int) {
 			return
 		}
 	}
-	if todo = b.h.refused.permitted(p, b, todo); len(todo) == 0 {
+	todo = b.h.refused.permitted(p, b, todo)
+	if len(todo) == 0 {
 		return
 	}
+
 	if p.cfg.Transactional {
 		p.transact(b, todo)
 		return
@@ -235,8 +262,11 @@ func (p *producer) produce(b *batch, todo []int) {
 	if b.errs == nil {
 		return
 	}
+
 	b.h.refused.noteFailed(b, todo)
-	fatal, undecided := false, false
+
+	fatal := false
+	undecided := false
 	for _, i := range todo {
 		err := b.errs[i]
 		isOfEvent := isContent(err) || b.ownTopic(err)
@@ -244,6 +274,7 @@ func (p *producer) produce(b *batch, todo []int) {
 		fatal = fatal || isFatal(err)
 		undecided = undecided || isUndecided(err)
 	}
+
 	// A client that has given up records is kept: only its next epoch makes the
 	// broker refuse them.
 	if fatal && !undecided {
@@ -264,7 +295,9 @@ func (p *producer) send(b *batch, todo []int) {
 		p.flush(b, todo)
 		return
 	}
+
 	p.flush(b, ahead)
+
 	failed := make(map[string]error)
 	for _, i := range ahead {
 		topic := p.records[i].Topic
@@ -274,6 +307,7 @@ func (p *producer) send(b *batch, todo []int) {
 			p.known[topic] = true
 		}
 	}
+
 	left := rest[:0]
 	for _, i := range rest {
 		if err := failed[p.records[i].Topic]; err != nil {
@@ -282,6 +316,7 @@ func (p *producer) send(b *batch, todo []int) {
 		}
 		left = append(left, i)
 	}
+
 	if len(left) > 0 {
 		p.send(b, left) // the refusal of a scout's content made no topic known
 	}
@@ -299,11 +334,14 @@ func (p *producer) scouts(todo []int) (ahead, rest []int) {
 			continue
 		}
 		if topics == nil {
-			topics, rest = make(map[string]bool), append(rest, todo[:n]...)
+			topics = make(map[string]bool)
+			rest = append(rest, todo[:n]...)
 		}
+
 		topics[topic] = true
 		ahead = append(ahead, i)
 	}
+
 	return ahead, rest
 }
 
@@ -314,6 +352,7 @@ func (p *producer) flush(b *batch, todo []int) {
 	for _, i := range todo {
 		p.client.Produce(&p.tags[i], &p.records[i], settled)
 	}
+
 	if a := p.along; a != nil {
 		p.along = nil
 		p.waiting.Add(1)
@@ -322,6 +361,7 @@ func (p *producer) flush(b *batch, todo []int) {
 			p.waiting.Done()
 		})
 	}
+
 	if p.client.Flush(b.ctx) != nil {
 		p.giveUp(context.WithoutCancel(b.ctx))
 	}

@@ -72,11 +72,16 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 	if err != nil {
 		return nil, field.Under("schema_registry", err)
 	}
+
 	if conf == nil {
 		conf = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
+
 	return &registry{
-		cfg: *cfg, secrets: s, now: time.Now, known: make(map[schemaRef]known),
+		cfg:       *cfg,
+		secrets:   s,
+		now:       time.Now,
+		known:     make(map[schemaRef]known),
 		transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf, DisableKeepAlives: true},
 	}, nil
 }
@@ -90,15 +95,18 @@ func (r *registry) header(ctx context.Context, ref schemaRef) ([]byte, error) {
 	if ok && (k.until.IsZero() || r.now().Before(k.until)) {
 		return k.header, nil
 	}
+
 	asked := r.now()
 	header, err := r.lookUp(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+
 	k = known{header: header}
 	if ref.version == versionLatest {
 		k.until = asked.Add(latestFor)
 	}
+
 	r.mu.Lock()
 	r.known[ref] = k
 	r.mu.Unlock()
@@ -121,10 +129,12 @@ func (r *registry) lookUp(ctx context.Context, ref schemaRef) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	header := binary.BigEndian.AppendUint32([]byte{0}, *answer.ID)
 	if answer.SchemaType == protobuf {
 		header = appendIndexes(header, r.cfg.MessageIndexes)
 	}
+
 	return header, nil
 }
 
@@ -171,7 +181,8 @@ func (e *registryError) lookUp() (class outcome.Class, cure string) {
 		if said.ofSchema() {
 			return outcome.Unavailable, noSchema
 		}
-		if class, cure = registryStatuses().Find(false, said.status); class != outcome.Unknown {
+		class, cure = registryStatuses().Find(false, said.status)
+		if class != outcome.Unknown {
 			return class, cure
 		}
 		if said.status < http.StatusBadRequest {
@@ -179,9 +190,11 @@ func (e *registryError) lookUp() (class outcome.Class, cure string) {
 		}
 		return outcome.Unavailable, ""
 	}
+
 	if errors.Is(e, errNoRegistry) {
 		return outcome.Unavailable, notRegistry
 	}
+
 	return outcome.Unavailable, outcome.TLS{
 		Certificate: "check schema_registry.tls: server_name, or ca_file for the authority's certificate",
 		Plain:       "check schema_registry.url",
@@ -220,20 +233,24 @@ func (e *refusal) ofSubject() bool { return e.code == codeNoSubject || e.code ==
 func (r *registry) get(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, askWithin, fmt.Errorf("no answer within %v", askWithin))
 	defer cancel()
+
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(r.cfg.URL, "/")+path, nil)
 	if err != nil {
 		return &registryError{err}
 	}
+
 	req.Header.Set("Accept", "application/vnd.schemaregistry.v1+json, application/json")
 	req.Header.Set("User-Agent", "notifyd")
 	if !r.cfg.Password.IsZero() {
 		req.SetBasicAuth(r.cfg.Username, r.cfg.Password.Reveal())
 	}
+
 	res, err := r.transport.RoundTrip(req) // a client would follow redirects, and take the password along
 	if err != nil {
 		return &registryError{inTime(ctx, err)}
 	}
 	defer res.Body.Close() //nolint:errcheck // it was read
+
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	switch {
 	case err != nil:
@@ -241,9 +258,11 @@ func (r *registry) get(ctx context.Context, path string, into any) error {
 	case res.StatusCode != http.StatusOK:
 		return r.refused(res.StatusCode, text)
 	}
+
 	if json.Unmarshal(text, into) != nil {
 		return &registryError{errNoRegistry}
 	}
+
 	return nil
 }
 

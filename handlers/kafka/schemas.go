@@ -70,15 +70,18 @@ func (r *SchemaRegistry) validate(m handlers.Message) error {
 		return nil
 	}
 	errs := []error{r.where(), field.Login(r.Username, r.Password, "REGISTRY_PASSWORD"), tlsconf.Check(r.TLS)}
+
 	outside := func(i int) bool { return i < 0 || i > maxIndex }
 	if len(r.MessageIndexes) > maxIndexes || slices.ContainsFunc(r.MessageIndexes, outside) {
 		errs = append(errs, field.Errorf("message_indexes", "must be at most %d numbers from 0 to %d, such as [0]", maxIndexes, maxIndex))
 	}
+
 	err := field.Under("schema_registry", errors.Join(errs...))
 	if m.Format == handlers.FormatCloudEventsStructured {
 		err = errors.Join(err, field.Errorf("format", "no schema of the payload describes format: %s: use %s, or take schema_registry out",
 			handlers.FormatCloudEventsStructured, handlers.FormatCloudEventsBinary))
 	}
+
 	return err
 }
 
@@ -87,23 +90,30 @@ func (r *SchemaRegistry) where() error {
 	switch {
 	case r.URL == "":
 		return field.Errorf("url", "missing: write where the registry is, such as https://registry.example.com")
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.RawQuery != "" || u.Fragment != "":
 		return field.Errorf("url", "must be a URL such as https://registry.example.com or http://127.0.0.1:8081")
 	case u.User != nil:
 		return field.Errorf("url", "must not hold a user or password: use username and password")
 	case u.Scheme == "http" && r.TLS != nil:
 		return field.Errorf("tls", "has no effect with http://: write https://, or take it out")
-	case u.Scheme == "http" && !r.Password.IsZero() && !r.AllowUnencrypted && !hostport.IsLoopback(u.Hostname()):
+	case r.showsPassword(u):
 		return field.Errorf("url", "the password would be readable on the way: use https://, or set allow_unencrypted: true")
 	default:
 		return nil
 	}
 }
 
+// showsPassword reports whether the password would go unencrypted over a network.
+func (r *SchemaRegistry) showsPassword(u *url.URL) bool {
+	isGuarded := r.Password.IsZero() || r.AllowUnencrypted
+	return u.Scheme == "http" && !isGuarded && !hostport.IsLoopback(u.Hostname())
+}
+
 // checkVersion accepts the word latest, or a number of at least 1.
 func checkVersion(text string) error {
 	n, err := strconv.ParseInt(text, 10, 32)
-	if text == versionLatest || err == nil && n >= 1 && strconv.FormatInt(n, 10) == text {
+	isNumber := err == nil && n >= 1 && strconv.FormatInt(n, 10) == text
+	if text == versionLatest || isNumber {
 		return nil
 	}
 	return errors.New("must be a number from 1 on, or latest")
@@ -120,19 +130,25 @@ type subjects struct {
 func (s *subjects) ref(topic string, v *view) (ref schemaRef, err error) {
 	ref.subject = topic + subjectSuffix
 	if s.subject != nil {
-		if ref.subject, err = v.render(s.subject); err != nil {
+		ref.subject, err = v.render(s.subject)
+		if err != nil {
 			return ref, err
 		}
 	}
+
 	if ref.subject == "" {
 		return ref, errors.New("the subject made of this event is empty")
 	}
-	if ref.version, err = v.render(s.version); err != nil {
+
+	ref.version, err = v.render(s.version)
+	if err != nil {
 		return ref, err
 	}
+
 	if err := checkVersion(ref.version); err != nil {
 		return ref, fmt.Errorf("the version made of this event, of subject %s, %w", ref.subject, err)
 	}
+
 	return ref, nil
 }
 

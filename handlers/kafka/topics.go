@@ -49,10 +49,12 @@ func (k *refusedTopics) note(name string, err error, now time.Time) {
 	if k.known == nil {
 		k.known = make(map[string]refusedTopic)
 	}
+
 	_, again := k.known[name]
 	if !again && len(k.known) >= maxRefused {
 		k.makeRoomLocked(now)
 	}
+
 	k.known[name] = refusedTopic{err, now.Add(refusedFor)}
 }
 
@@ -77,6 +79,7 @@ func (k *refusedTopics) permitted(p *producer, b *batch, todo []int) []int {
 	if b.h.encoder.fixedTopic != "" {
 		return todo
 	}
+
 	refused := k.ask(p, b, todo)
 	if len(refused) == 0 {
 		return todo
@@ -90,6 +93,7 @@ func (k *refusedTopics) permitted(p *producer, b *batch, todo []int) []int {
 		}
 		left = append(left, i)
 	}
+
 	return left
 }
 
@@ -136,20 +140,24 @@ func (k *refusedTopics) ask(p *producer, b *batch, todo []int) (refused map[stri
 		if topic.Topic == nil {
 			continue
 		}
-		name, err := *topic.Topic, refusalOf(topic)
+		name := *topic.Topic
+		err := refusalOf(topic)
 		isMaking := errors.Is(err, kerr.UnknownTopicOrPartition) && p.cfg.AllowAutoTopicCreation && before[name] == nil
 		if isMaking {
 			continue // the client waits for it, once
 		}
+
 		k.note(name, err, now)
 		if err == nil {
 			continue
 		}
+
 		if refused == nil {
 			refused = make(map[string]error)
 		}
 		refused[name] = err
 	}
+
 	return refused
 }
 
@@ -173,12 +181,14 @@ func (k *refusedTopics) noteFailed(b *batch, todo []int) {
 	if b.errs == nil || b.h.encoder.fixedTopic != "" {
 		return
 	}
+
 	now := time.Now()
 	for _, i := range todo {
 		err := b.errs[i]
 		if !isTopic(err) {
 			continue
 		}
+
 		name := b.p.records[i].Topic
 		delete(b.p.known, name)
 		k.note(name, err, now)

@@ -16,6 +16,7 @@ func (p *producer) transact(b *batch, todo []int) {
 		b.failAll(todo, err)
 		return
 	}
+
 	p.send(b, todo)
 	reason := b.firstError(todo)
 	if reason == nil {
@@ -30,7 +31,9 @@ func (p *producer) transact(b *batch, todo []int) {
 		b.failAll(todo, err)
 		return
 	}
+
 	p.abort(b, reason)
+
 	others := reason // of a record: it is tried again without the record
 	isBlind := isBlind(b, todo)
 	if isBlind {
@@ -38,9 +41,11 @@ func (p *producer) transact(b *batch, todo []int) {
 	} else {
 		b.h.refused.noteFailed(b, todo)
 	}
+
 	if b.ownTopic(reason) {
 		others = &spoiltError{reason}
 	}
+
 	for _, i := range todo {
 		if b.errs[i] == nil || isBlind {
 			b.fail(i, others)
@@ -96,10 +101,16 @@ func (b *batch) firstError(todo []int) (first error) {
 	if b.errs == nil {
 		return nil
 	}
+
 	for _, i := range todo {
-		if err := b.errs[i]; err != nil && (first == nil || isContent(first) && !isContent(err)) {
+		err := b.errs[i]
+		if err == nil {
+			continue
+		}
+		if first == nil || isContent(first) && !isContent(err) {
 			first = err
 		}
 	}
+
 	return first
 }

@@ -38,14 +38,17 @@ func (c Config) where() error {
 	if len(c.Brokers) == 0 {
 		errs = append(errs, field.Errorf("brokers", "missing: name one, such as kafka.example.com:9092"))
 	}
+
 	for i, b := range c.Brokers {
 		if err := hostport.Check(b, "kafka.example.com:9092"); err != nil {
 			errs = append(errs, field.Errorf("brokers."+strconv.Itoa(i), "%w", err))
 		}
 	}
+
 	if c.Topic == "" {
 		errs = append(errs, field.Errorf("topic", "missing: name one, such as orders, or {{ .Event.AggregateType }}"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -60,13 +63,20 @@ func checkTopic(name string) error {
 	case len(name) > maxTopic:
 		return fmt.Errorf("has more than %d bytes", maxTopic)
 	}
+
 	for i := range len(name) {
 		b := name[i]
-		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '.' && b != '_' && b != '-' {
+		if !isTopicByte(b) {
 			return errors.New("must be letters, digits, dots, dashes and underscores")
 		}
 	}
 	return nil
+}
+
+func isTopicByte(b byte) bool {
+	isLetter := b|0x20 >= 'a' && b|0x20 <= 'z'
+	isDigit := b >= '0' && b <= '9'
+	return isLetter || isDigit || strings.IndexByte("._-", b) >= 0
 }
 
 func (c Config) security() error {
@@ -74,21 +84,27 @@ func (c Config) security() error {
 	if c.SASL == nil {
 		return errors.Join(errs...)
 	}
+
 	errs = append(errs, field.Under("sasl", c.SASL.validate()))
 	if c.SASL.Mechanism == SASLMSKIAM && c.TLS == nil {
 		errs = append(errs, field.Errorf("sasl.mechanism", "%s needs encryption: set tls: {}", SASLMSKIAM))
 	}
+
 	readable := c.SASL.Mechanism == SASLPlain || c.SASL.Mechanism == SASLOAuthBearer
-	if readable && c.TLS == nil && !c.SASL.AllowUnencrypted && slices.ContainsFunc(c.brokers(), hostport.IsRemote) {
-		errs = append(errs, field.Errorf("sasl.mechanism", "%s would be readable on the way: set tls: {}, or mechanism: %s, or allow_unencrypted: true",
+	isOpen := readable && c.TLS == nil && !c.SASL.AllowUnencrypted
+	if isOpen && slices.ContainsFunc(c.brokers(), hostport.IsRemote) {
+		errs = append(errs, field.Errorf("sasl.mechanism", "%s would be readable on the way: set tls: {}, or "+
+			"mechanism: %s, or allow_unencrypted: true",
 			c.SASL.Mechanism, SASLSCRAM256))
 	}
+
 	return errors.Join(errs...)
 }
 
 // validate returns the mistakes with paths below "sasl".
 func (s SASL) validate() error {
 	var errs []error
+
 	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
 	switch s.Mechanism {
 	case SASLPlain, SASLSCRAM256, SASLSCRAM512:
@@ -115,15 +131,18 @@ func (s SASL) validate() error {
 	default:
 		wrong("mechanism", "unknown word %q: use %s", s.Mechanism, strings.Join(mechanisms(), ", "))
 	}
+
 	if len(s.TokenCommand) > 0 && strings.TrimSpace(s.TokenCommand[0]) == "" {
 		wrong("token_command", "begins with an empty word: name a program, then its arguments")
 	}
 	if s.TokenLifetime < 0 || s.TokenLifetime > 0 && len(s.TokenCommand) == 0 {
 		wrong("token_lifetime", "must be above 0, and needs token_command")
 	}
+
 	if s.OAuth != nil {
 		errs = append(errs, field.Under("oauth", s.OAuth.validate()))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -142,17 +161,19 @@ func (o *OAuth) validate() error {
 	switch u, err := url.Parse(o.TokenURL); {
 	case o.TokenURL == "":
 		errs = append(errs, field.Errorf("token_url", "missing: write https://login.example.com/oauth2/token"))
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+	case err != nil || u.Host == "", u.Scheme != "https" && u.Scheme != "http":
 		errs = append(errs, field.Errorf("token_url", "is not a URL: write https://login.example.com/oauth2/token"))
 	case u.Scheme == "http" && !hostport.IsLoopback(u.Hostname()):
 		errs = append(errs, field.Errorf("token_url", "the secret would be readable on the way: use https://"))
 	}
+
 	if o.ClientID == "" {
 		errs = append(errs, field.Errorf("client_id", "missing: oauth needs one"))
 	}
 	if o.ClientSecret.IsZero() {
 		errs = append(errs, field.Errorf("client_secret", "missing: oauth needs one, such as ${env:KAFKA_CLIENT_SECRET}"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -166,20 +187,27 @@ func (c Config) limits() error {
 		field.Between("max_message_bytes", c.MaxMessageBytes, minMaxMessageBytes, limitMaxMessageBytes),
 		field.Timeout("delivery_timeout", c.DeliveryTimeout, maxDeliveryTimeout, defaultDeliveryTimeout),
 	}
+
 	if c.TransactionalID != "" && !c.Transactional && !c.ExactlyOnce {
-		errs = append(errs, field.Errorf("transactional_id", "has no effect without transactional: true or exactly_once: true: take it out"))
+		errs = append(errs, field.Errorf("transactional_id", "has no effect without transactional: true or "+
+			"exactly_once: true: take it out"))
 	}
+
 	if c.Transactional && c.ExactlyOnce {
 		errs = append(errs, field.Errorf("transactional", "is a part of exactly_once: true: take one of them out"))
 	}
+
 	if c.PositionsTopic != "" && !c.ExactlyOnce {
 		errs = append(errs, field.Errorf("positions_topic", "has no effect without exactly_once: true: take it out"))
 	}
+
 	if err := checkTopic(c.PositionsTopic); c.PositionsTopic != "" && err != nil {
 		errs = append(errs, field.Errorf("positions_topic", "%w", err))
 	}
+
 	if c.ExactlyOnce && c.Topic == c.WithDefaults().PositionsTopic {
 		errs = append(errs, field.Errorf("topic", "is the topic of the positions: name another one"))
 	}
+
 	return errors.Join(errs...)
 }

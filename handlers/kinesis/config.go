@@ -61,16 +61,25 @@ var (
 // cure. It contacts nothing and reads no files: [New] reads them.
 func (c Config) Validate() error {
 	_, err := awsapi.Template(tmpl.Key, "partition_key", c.PartitionKey)
-	errs := []error{awsconf.Validate(c.AWS, awsapi.RegionOf(c.Stream), "stream"), message.Validate(c.form()), err}
+	errs := []error{
+		awsconf.Validate(c.AWS, awsapi.RegionOf(c.Stream), "stream"),
+		message.Validate(c.form()),
+		err,
+	}
+
 	switch {
 	case c.Stream == "":
 		errs = append(errs, field.Errorf("stream", "missing: name the stream"))
 	case !streamName.MatchString(c.Stream) && !streamARN.MatchString(c.Stream):
-		errs = append(errs, field.Errorf("stream", "must be the name of a stream, or its ARN, such as arn:aws:kinesis:eu-central-1:123456789012:stream/orders"))
+		errs = append(errs, field.Errorf("stream", "must be the name of a stream, or its ARN, such as "+
+			"arn:aws:kinesis:eu-central-1:123456789012:stream/orders"))
 	}
+
 	if c.Format == handlers.FormatCloudEventsBinary {
-		errs = append(errs, field.Errorf("format", "must be %s or %s: a record has no headers", handlers.FormatCloudEventsStructured, handlers.FormatPayload))
+		errs = append(errs, field.Errorf("format", "must be %s or %s: a record has no headers",
+			handlers.FormatCloudEventsStructured, handlers.FormatPayload))
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -56,18 +56,23 @@ func (e *encoder) encode(ev *delivery.Event) (types.PutRecordsRequestEntry, int,
 	if err := e.message.Render(&m, ev, nil); err != nil {
 		return in, 0, err
 	}
+
 	if len(m.Body) == 0 {
 		return in, 0, errors.New("the record is empty: Kinesis requires a byte at least")
 	}
+
 	key, err := e.keyOf(ev)
 	if err != nil {
 		return in, 0, err
 	}
+
 	size := len(m.Body) + len(key)
 	if size > maxRecord {
 		return in, 0, fmt.Errorf("the record has %d bytes with its key: Kinesis takes %d", size, maxRecord)
 	}
-	in.Data, in.PartitionKey = m.Body, aws.String(key)
+
+	in.Data = m.Body
+	in.PartitionKey = aws.String(key)
 	return in, size, nil
 }
 
@@ -78,16 +83,19 @@ func (e *encoder) keyOf(ev *delivery.Event) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if key, err = e.key.Render(data); err != nil {
+		key, err = e.key.Render(data)
+		if err != nil {
 			return "", err
 		}
 		if key == "" {
 			return "", errors.New(`template "partition_key" yields nothing: fix the event, or the template`)
 		}
 	}
+
 	if utf8.ValidString(key) && utf8.RuneCountInString(key) <= maxKey {
 		return key, nil
 	}
+
 	sum := sha256.Sum256([]byte(key))
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }

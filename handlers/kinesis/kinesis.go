@@ -39,22 +39,37 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
+
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := awsapi.Open(awsapi.Service{
-		Name: "kinesis", ID: awskinesis.ServiceID, Title: "Kinesis", Place: "stream", Settings: "stream", Rights: "kinesis:PutRecords on the stream",
+		Name:     "kinesis",
+		ID:       awskinesis.ServiceID,
+		Title:    "Kinesis",
+		Place:    "stream",
+		Settings: "stream",
+		Rights:   "kinesis:PutRecords on the stream",
 	}, cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	h := &Handler{cfg: cfg, encoder: enc, conn: conn}
 	h.client = awskinesis.NewFromConfig(conn.AWS, func(o *awskinesis.Options) { conn.Endpoint(&o.BaseEndpoint) })
+
 	h.sender = &awsapi.Sender[types.PutRecordsRequestEntry]{
-		Conn: conn, MaxEntries: maxEntries, MaxBytes: maxRequest, Encode: enc.encode, Send: h.send,
+		Conn:       conn,
+		MaxEntries: maxEntries,
+		MaxBytes:   maxRequest,
+		Encode:     enc.encode,
+		Send:       h.send,
 	}
+
 	return h, nil
 }
 
@@ -84,18 +99,22 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 func (h *Handler) send(ctx context.Context, records []types.PutRecordsRequestEntry) ([]awsapi.Answer, error) {
 	in := &awskinesis.PutRecordsInput{Records: records}
 	in.StreamName, in.StreamARN = h.stream()
+
 	out, err := h.client.PutRecords(ctx, in)
 	if err != nil {
 		return nil, err
 	}
+
 	answers := make([]awsapi.Answer, len(out.Records))
 	for i, r := range out.Records {
 		if r.ErrorCode != nil {
 			answers[i].Refused = &awsapi.Reason{Code: *r.ErrorCode, Text: aws.ToString(r.ErrorMessage)}
 			continue
 		}
-		answers[i].Taken, answers[i].Shard = r.SequenceNumber != nil, r.ShardId
+		answers[i].Taken = r.SequenceNumber != nil
+		answers[i].Shard = r.ShardId
 	}
+
 	return answers, nil
 }
 

@@ -58,6 +58,7 @@ func (b *batch) chains(todo []int) (all []*chain, of map[int]*chain) {
 	type aggregate struct{ kind, id string }
 	known := make(map[aggregate]*chain)
 	of = make(map[int]*chain, len(todo))
+
 	for _, i := range todo {
 		key := aggregate{b.events[i].AggregateType, b.events[i].AggregateID}
 		c := known[key]
@@ -66,6 +67,7 @@ func (b *batch) chains(todo []int) (all []*chain, of map[int]*chain) {
 			known[key] = c
 			all = append(all, c)
 		}
+
 		c.events = append(c.events, i)
 		of[i] = c
 	}
@@ -78,16 +80,20 @@ func (b *batch) publish(ctx context.Context, l *link, todo []int) {
 	ready, of := b.chains(todo)
 	var flying []flight
 	var down error
+
 	settle := func(i int, err error) {
 		b.errs[i] = err
 		if err != nil && down == nil && b.holds(ctx, err) {
 			down = err
 		}
+
 		c := of[i]
-		if c.next++; c.next < len(c.events) {
+		c.next++
+		if c.next < len(c.events) {
 			ready = append(ready, c)
 		}
 	}
+
 	for len(ready) > 0 || len(flying) > 0 {
 		if len(ready) > 0 && (down != nil || len(flying) < window) {
 			i := ready[0].events[ready[0].next]
@@ -96,6 +102,7 @@ func (b *batch) publish(ctx context.Context, l *link, todo []int) {
 				settle(i, down)
 				continue
 			}
+
 			l.forget(b.msgs[i].Subject)
 			ack, err := l.stream.PublishMsgAsync(b.msgs[i], jetstream.WithRetryAttempts(0))
 			if err != nil {
@@ -105,10 +112,12 @@ func (b *batch) publish(ctx context.Context, l *link, todo []int) {
 			flying = append(flying, flight{i, ack})
 			continue
 		}
+
 		first := flying[0]
 		flying = flying[1:]
 		settle(first.event, b.await(ctx, l, first))
 	}
+
 	if errors.Is(down, jetstream.ErrAsyncPublishTimeout) {
 		// The connection may be dead. A new one finds out.
 		l.close()
@@ -133,9 +142,11 @@ func (b *batch) await(ctx context.Context, l *link, f flight) error {
 			return b.explain(ctx, l, subject, err)
 		default:
 		}
+
 		if refused != nil {
 			return refused
 		}
+
 		select {
 		case <-f.ack.Ok():
 			return nil
@@ -177,16 +188,19 @@ func (b *batch) publishCore(ctx context.Context, l *link, todo []int) {
 		b.failAll(todo, context.Cause(ctx))
 		return
 	}
+
 	for len(todo) > 0 {
 		n := 1
 		for n < len(todo) && b.msgs[todo[n]].Subject == b.msgs[todo[0]].Subject {
 			n++
 		}
+
 		err := b.flush(ctx, l, todo[:n])
 		if err != nil && b.holds(ctx, err) {
 			b.failAll(todo[n:], err)
 			break
 		}
+
 		todo = todo[n:]
 	}
 }
@@ -196,30 +210,39 @@ func (b *batch) publishCore(ctx context.Context, l *link, todo []int) {
 func (b *batch) flush(ctx context.Context, l *link, run []int) error {
 	before := l.conn.LastError()
 	sent := make([]int, 0, len(run))
+
 	for k, i := range run {
 		err := l.conn.PublishMsg(b.msgs[i])
 		if err != nil && b.holds(ctx, err) {
 			b.failAll(append(sent, run[k:]...), err)
 			return err
 		}
+
 		b.errs[i] = err
 		if err == nil {
 			sent = append(sent, i)
 		}
 	}
+
 	within, cancel := context.WithTimeoutCause(ctx, b.h.cfg.AckTimeout, errFlushTimeout)
 	defer cancel()
 	err := l.conn.FlushWithContext(within)
+
 	if err != nil && within.Err() != nil {
 		err = context.Cause(within)
 		l.close() // the pong may still come, and would answer a later ping
 	}
-	if said := l.conn.LastError(); err == nil && said != nil && said != before && refusedSubject(said) != "" { //nolint:errorlint // whether it is a new one
+
+	said := l.conn.LastError()
+	isNew := said != nil && said != before //nolint:errorlint // whether it is a new one
+	if err == nil && isNew && refusedSubject(said) != "" {
 		err = said
 	}
+
 	if err != nil {
 		b.failAll(sent, err)
 	}
+
 	return err
 }
 

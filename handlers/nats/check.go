@@ -15,21 +15,26 @@ import (
 func (h *Handler) Check(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, h.cfg.Within())
 	defer cancel()
+
 	l, err := h.connect(within)
 	if err != nil {
 		return h.answer(ctx, err)
 	}
+
 	defer l.users.Done()
 	if err := l.conn.FlushWithContext(within); err != nil {
 		return h.answer(ctx, err)
 	}
+
 	if h.cfg.Mode == ModeCore {
 		return nil
 	}
+
 	found, err := h.findStream(ctx, l)
 	if apiCode(err) != 0 {
 		return h.answer(ctx, err) // for any other error the stream is not known
 	}
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.found = found
@@ -41,6 +46,7 @@ func (h *Handler) Check(ctx context.Context) error {
 func (h *Handler) findStream(ctx context.Context, l *link) (*jetstream.StreamConfig, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.AckTimeout)
 	defer cancel()
+
 	name := h.cfg.Stream
 	if name == "" {
 		if h.encoder.fixed == "" {
@@ -54,6 +60,7 @@ func (h *Handler) findStream(ctx context.Context, l *link) (*jetstream.StreamCon
 			return nil, fmt.Errorf("find the stream that takes it: %w", err)
 		}
 	}
+
 	var found *jetstream.StreamConfig
 	err := l.ask(ctx, "$JS.API.STREAM.INFO."+name, func(ctx context.Context) error {
 		s, err := l.stream.Stream(ctx, name)
@@ -62,6 +69,7 @@ func (h *Handler) findStream(ctx context.Context, l *link) (*jetstream.StreamCon
 		}
 		return err
 	})
+
 	return found, err
 }
 
@@ -71,12 +79,14 @@ func (h *Handler) DescribeCheck() (tested, untested string) {
 	const link = "the connection and the credentials if there are any"
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	switch {
 	case h.cfg.Mode == ModeCore:
 		return link, "the right to publish; no copy is dropped with mode: " + ModeCore
 	case h.found != nil:
-		return fmt.Sprintf("%s; the stream %s, which drops a copy of an event within %v of it (duplicate_window), and adds one that comes later", link, h.found.Name, h.found.Duplicates),
-			"the right to publish"
+		dropped := fmt.Sprintf("the stream %s, which drops a copy of an event within %v of it (duplicate_window), "+
+			"and adds one that comes later", h.found.Name, h.found.Duplicates)
+		return link + "; " + dropped, "the right to publish"
 	default:
 		return link, "the stream and its duplicate_window, and the right to publish"
 	}

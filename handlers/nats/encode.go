@@ -35,14 +35,17 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	m, err := message.New(cfg.Message, message.HTTP())
 	if err != nil {
 		return nil, err
 	}
+
 	e := &encoder{message: m, subject: subject, stream: cfg.Stream, plain: cfg.Mode == ModeCore}
 	if name, ok := subject.Constant(); ok {
 		e.fixed = name
 	}
+
 	return e, nil
 }
 
@@ -51,24 +54,31 @@ func newEncoder(cfg Config) (*encoder, error) {
 func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 	var data *tmpl.Data
 	var err error
+
 	if e.fixed == "" || e.message.Renders() {
-		if data, err = tmpl.NewData(ev); err != nil {
+		data, err = tmpl.NewData(ev)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	subject := e.fixed
 	if subject == "" {
-		if subject, err = e.subject.Render(data); err != nil {
+		subject, err = e.subject.Render(data)
+		if err != nil {
 			return nil, err
 		}
+
 		if err := checkSubject(subject); err != nil {
 			return nil, fmt.Errorf("the subject made of this event %w", err)
 		}
 	}
+
 	m := e.message.Encode(ev)
 	if err := e.message.Render(&m, ev, data); err != nil {
 		return nil, err
 	}
+
 	// Names are kept as they are, which a map's own methods do not: NATS knows its
 	// names in one case only.
 	header := natsgo.Header{headerContentType: {m.ContentType}}
@@ -77,20 +87,25 @@ func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 			header[h.Name] = []string{oneLine(h.Value)}
 		}
 	}
+
 	if !e.plain {
 		header[jetstream.MsgIDHeader] = []string{msgID(ev)}
 	}
 	if e.stream != "" {
 		header[jetstream.ExpectedStreamHeader] = []string{e.stream}
 	}
+
 	return &natsgo.Msg{Subject: subject, Header: header, Data: m.Body}, nil
 }
 
 // mayHave reports whether a message may have an event's header of that name.
 func mayHave(name string) bool {
-	if name == "" || strings.EqualFold(name, headerContentType) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }) {
-		return false // notifyd sets the content type itself, and the others are not valid header names
+	isMark := func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }
+	isValid := name != "" && !strings.ContainsFunc(name, isMark)
+	if !isValid || strings.EqualFold(name, headerContentType) { // notifyd sets the content type itself
+		return false
 	}
+
 	return len(name) < len(ownPrefix) || !strings.EqualFold(name[:len(ownPrefix)], ownPrefix)
 }
 

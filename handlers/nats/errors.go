@@ -58,9 +58,18 @@ const perSubject jetstream.ErrorCode = 1
 // for every event. A code that is not in it is a fault of the server.
 func codes() outcome.Table[jetstream.ErrorCode] {
 	return outcome.Table[jetstream.ErrorCode]{
-		{Codes: []jetstream.ErrorCode{jetstream.JSErrCodeStreamMessageExceedsMaximum}, Class: outcome.Permanent, Cure: "raise max_msg_size of the stream"},
+		{
+			Codes: []jetstream.ErrorCode{jetstream.JSErrCodeStreamMessageExceedsMaximum},
+			Class: outcome.Permanent,
+			Cure:  "raise max_msg_size of the stream",
+		},
 		{Codes: []jetstream.ErrorCode{codeHeaderTooLarge}, Class: outcome.Permanent},
-		{Codes: []jetstream.ErrorCode{codeNotMatch}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "another stream takes the subject: check stream and subject"},
+		{
+			Codes: []jetstream.ErrorCode{codeNotMatch},
+			Class: outcome.Unavailable,
+			Own:   outcome.UnclearRetry,
+			Cure:  "another stream takes the subject: check stream and subject",
+		},
 		{Codes: []jetstream.ErrorCode{perSubject}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: fullCure},
 		{Codes: []jetstream.ErrorCode{codeStoreFailed}, Class: outcome.Unavailable, Cure: fullCure},
 		{
@@ -89,7 +98,11 @@ func (h *Handler) causes() outcome.Table[error] {
 			Codes: []error{natsgo.ErrAuthorization, natsgo.ErrAuthExpired, natsgo.ErrAuthRevoked, natsgo.ErrAccountAuthExpired},
 			Class: outcome.Unauthorized, Cure: "check username and password, token, credentials_file or nkey_seed",
 		},
-		{Codes: []error{natsgo.ErrSecureConnWanted}, Class: outcome.Unavailable, Cure: "the server has no TLS: take tls out, or write nats://"},
+		{
+			Codes: []error{natsgo.ErrSecureConnWanted},
+			Class: outcome.Unavailable,
+			Cure:  "the server has no TLS: take tls out, or write nats://",
+		},
 		{Codes: []error{natsgo.ErrSecureConnRequired}, Class: outcome.Unavailable, Cure: "set tls: {}"},
 		{
 			Codes: []error{jetstream.ErrAsyncPublishTimeout}, Class: outcome.Unavailable,
@@ -102,41 +115,51 @@ func (h *Handler) causes() outcome.Table[error] {
 func (h *Handler) lookUp(err error) (class outcome.Class, cure string) {
 	own := h.encoder.fixed == ""
 	code := apiCode(err)
+
 	switch {
 	case code == codeStoreFailed && strings.Contains(err.Error(), "per subject"):
 		code = perSubject
 	case errors.Is(err, natsgo.ErrPermissionViolation):
-		class, cure = outcome.Unavailable, "allow the user to publish there, and to subscribe to _INBOX.>"
+		class = outcome.Unavailable
+		cure = "allow the user to publish there, and to subscribe to _INBOX.>"
 		if own && refusedSubject(err) != "" { // the forbidden subject may be the one for the answer to a request
 			class = outcome.UnclearRetry
 		}
 		return class, cure
 	}
+
 	if code != 0 {
 		class, cure = codes().Find(own, code)
 	} else {
 		class, cure = outcome.Match(h.causes(), own, err)
 	}
+
 	return cmp.Or(class, outcome.Unavailable), cure
 }
 
 // answer returns the error of DeliverBatch for a failure.
 func (h *Handler) answer(ctx context.Context, err error) error {
 	class, cure := h.lookUp(err)
+
 	if ctx.Err() != nil && class != outcome.Permanent && !isReply(err) {
 		return h.out.Ended(ctx, "")
 	}
+
 	f := outcome.Failure{Err: err, Text: err.Error(), Cure: cure}
 	if js, ok := errors.AsType[jetstream.JetStreamError](err); ok {
 		f.Code = js
 	}
+
 	if refusedSubject(err) != "" && h.encoder.fixed == "" {
 		// A name made of a payload does not belong into logs.
-		f.Text, f.Err = "permissions violation for publish", nil
+		f.Text = "permissions violation for publish"
+		f.Err = nil
 	}
+
 	if isReply(err) && h.encoder.fixed != "" {
 		f.Text = "subject " + h.encoder.fixed + ": " + f.Text
 	}
+
 	f.Text = strings.ReplaceAll(f.Text, "nats: ", "")
 	return class.Mark(0, h.out.Line(f))
 }

@@ -38,29 +38,38 @@ const (
 // does not connect again.
 func connectOptions(cfg Config, baseDir string) ([]natsgo.Option, error) {
 	all := []natsgo.Option{
-		natsgo.Name(cfg.ClientName), natsgo.Timeout(cfg.ConnectTimeout),
-		natsgo.NoReconnect(), natsgo.PingInterval(pingEvery), natsgo.MaxPingsOutstanding(pingsOut),
+		natsgo.Name(cfg.ClientName),
+		natsgo.Timeout(cfg.ConnectTimeout),
+		natsgo.NoReconnect(),
+		natsgo.PingInterval(pingEvery),
+		natsgo.MaxPingsOutstanding(pingsOut),
 	}
+
 	conf := cfg.TLS
 	for _, s := range cfg.Servers {
 		if conf == nil && strings.HasPrefix(s, "tls://") {
 			conf = &handlers.TLS{}
 		}
 	}
+
 	security, err := tlsconf.Load(conf, baseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	if security != nil {
 		all = append(all, natsgo.Secure(security))
 	}
+
 	login, err := loginOption(cfg, baseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	if login != nil {
 		all = append(all, login)
 	}
+
 	return all, nil
 }
 
@@ -76,23 +85,28 @@ func loginOption(cfg Config, baseDir string) (natsgo.Option, error) {
 		if err != nil {
 			return nil, field.Errorf("nkey_seed", "%w", err)
 		}
+
 		public, err := key.PublicKey()
 		if err != nil {
 			return nil, field.Errorf("nkey_seed", "%w", err)
 		}
+
 		return natsgo.Nkey(public, key.Sign), nil
 	case cfg.CredentialsFile != "":
 		path := cfg.CredentialsFile
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(baseDir, path)
 		}
+
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return nil, field.Errorf("credentials_file", "cannot be read: %w", err)
 		}
+
 		if _, err := nkeys.ParseDecoratedNKey(text); err != nil {
 			return nil, field.Errorf("credentials_file", "holds no user's seed: give the file that nsc has written")
 		}
+
 		return natsgo.UserCredentials(path), nil
 	default:
 		return nil, nil //nolint:nilnil // there is no such option
@@ -117,18 +131,25 @@ type link struct {
 func (h *Handler) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	stop := context.AfterFunc(h.closing, func() { cancel(outcome.ErrClosed) }) //nolint:contextcheck // either context ends it
 	defer stop()
+
 	l := &link{
-		born: time.Now(), record: idle.NewRecord(),
-		gone: make(chan struct{}), refused: make(map[string]error), changed: make(chan struct{}),
+		born:    time.Now(),
+		record:  idle.NewRecord(),
+		gone:    make(chan struct{}),
+		refused: make(map[string]error),
+		changed: make(chan struct{}),
 	}
+
 	d := &dialer{ctx: ctx, timeout: h.cfg.ConnectTimeout}
 	options := append([]natsgo.Option{
 		natsgo.SetCustomDialer(d),
 		natsgo.ClosedHandler(func(*natsgo.Conn) { close(l.gone) }),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) { l.heard(err) }),
 	}, h.options...)
+
 	conn, err := natsgo.Connect(strings.Join(h.cfg.Servers, ","), options...)
 	d.release()
 	if err != nil {
@@ -137,12 +158,15 @@ func (h *Handler) dial(ctx context.Context) (*link, error) {
 		}
 		return nil, fmt.Errorf("connect to %s: %w", hosts(h.cfg.Servers), moreThan(err, d.last))
 	}
+
 	l.conn = conn
-	l.stream, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(h.cfg.AckTimeout))
+	l.stream, err = jetstream.New(conn,
+		jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(h.cfg.AckTimeout))
 	if err != nil {
 		l.close()
 		return nil, err
 	}
+
 	return l, nil
 }
 
@@ -229,6 +253,7 @@ func (l *link) ask(ctx context.Context, subject string, request func(context.Con
 	ctx, cancel := context.WithCancelCause(ctx)
 	answer := make(chan error, 1)
 	go func() { answer <- request(ctx) }()
+
 	for {
 		changed, refused := l.refusal(subject)
 		if refused != nil {
@@ -238,6 +263,7 @@ func (l *link) ask(ctx context.Context, subject string, request func(context.Con
 			}
 			return refused
 		}
+
 		select {
 		case err := <-answer:
 			cancel(nil)

@@ -62,17 +62,30 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, encoder: enc, age: idle.MaxAge, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
-	h.out = outcome.New("nats", "check servers, or take tls out", cfg.Password.Reveal(), cfg.Token.Reveal(), cfg.NKeySeed.Reveal())
+
+	h := &Handler{
+		cfg:     cfg,
+		encoder: enc,
+		age:     idle.MaxAge,
+		dialing: make(chan struct{}, 1),
+		core:    make(chan struct{}, 1),
+	}
+
+	h.out = outcome.New("nats", "check servers, or take tls out",
+		cfg.Password.Reveal(), cfg.Token.Reveal(), cfg.NKeySeed.Reveal())
 	h.out.Safe = []error{errLost, errNoStream, errFlushTimeout, natsgo.ErrMaxPayload}
-	if h.options, err = connectOptions(cfg, o.BaseDir); err != nil {
+
+	h.options, err = connectOptions(cfg, o.BaseDir)
+	if err != nil {
 		return nil, err
 	}
+
 	h.closing, h.close = context.WithCancel(context.Background()) //nolint:forbidigo // the handler's own life
 	return h, nil
 }
@@ -95,11 +108,18 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //   - ctx's cause, if ctx was done first. Events that were under way may be stored
 //     all the same; the stream then drops the copies.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
-	b := &batch{h: h, events: events, errs: make([]error, len(events)), msgs: make([]*natsgo.Msg, len(events))}
+	b := &batch{
+		h:      h,
+		events: events,
+		errs:   make([]error, len(events)),
+		msgs:   make([]*natsgo.Msg, len(events)),
+	}
+
 	if ctx.Err() != nil {
 		b.failAll(b.all(), context.Cause(ctx))
 		return b.answers(ctx)
 	}
+
 	for i, ev := range events {
 		m, err := h.encoder.msg(ev)
 		if err != nil {
@@ -107,21 +127,26 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		}
 		b.msgs[i] = m
 	}
+
 	todo := b.all()
 	if len(todo) == 0 {
 		return b.answers(ctx)
 	}
+
 	l, err := h.connect(ctx, events...)
 	if err != nil {
 		b.failAll(todo, err)
 		return b.answers(ctx)
 	}
+
 	defer l.users.Done()
+
 	if h.cfg.Mode == ModeCore {
 		b.publishCore(ctx, l, todo)
 	} else {
 		b.publish(ctx, l, todo)
 	}
+
 	answers := b.answers(ctx)
 	l.record.Learn(answers)
 	return answers
@@ -152,16 +177,20 @@ func (h *Handler) connect(ctx context.Context, events ...*delivery.Event) (*link
 	case <-h.closing.Done():
 		return nil, outcome.ErrClosed
 	}
+
 	if l := h.fit(events); l != nil {
 		return l, nil
 	}
+
 	if h.closing.Err() != nil {
 		return nil, outcome.ErrClosed
 	}
+
 	l, err := h.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	h.mu.Lock()
 	closed := h.closing.Err() != nil
 	if !closed {
@@ -169,10 +198,12 @@ func (h *Handler) connect(ctx context.Context, events ...*delivery.Event) (*link
 		l.users.Add(1)
 	}
 	h.mu.Unlock()
+
 	if closed {
 		l.close()
 		return nil, outcome.ErrClosed
 	}
+
 	return l, nil
 }
 
@@ -182,6 +213,7 @@ func (h *Handler) fit(events []*delivery.Event) *link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.link
+
 	switch {
 	case l == nil || l.isClosed():
 		return nil
@@ -195,6 +227,7 @@ func (h *Handler) fit(events []*delivery.Event) *link {
 		}()
 		return nil
 	}
+
 	l.users.Add(1)
 	return l
 }

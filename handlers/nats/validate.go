@@ -47,6 +47,7 @@ func checkServer(text string) error {
 	if err != nil || !strings.Contains(text, "://") {
 		return errors.New("must be a URL such as nats://nats.example.com:4222")
 	}
+
 	switch port, portErr := strconv.Atoi(cmp.Or(u.Port(), defaultPort)); {
 	case u.Scheme != "nats" && u.Scheme != "tls":
 		return errors.New("must begin with nats:// or tls://")
@@ -66,30 +67,42 @@ func checkServer(text string) error {
 func (c Config) security() error {
 	errs := []error{tlsconf.Check(c.TLS)}
 	wrong := func(path, text string) { errs = append(errs, field.Errorf(path, "%s", text)) }
+
+	set := []bool{
+		c.Username != "" || !c.Password.IsZero(),
+		!c.Token.IsZero(),
+		c.CredentialsFile != "",
+		!c.NKeySeed.IsZero(),
+	}
 	ways := 0
-	for _, set := range []bool{c.Username != "" || !c.Password.IsZero(), !c.Token.IsZero(), c.CredentialsFile != "", !c.NKeySeed.IsZero()} {
-		if set {
+	for _, isSet := range set {
+		if isSet {
 			ways++
 		}
 	}
+
 	if ways > 1 {
 		wrong("username", "there are several ways to log in: keep one of username and password, token, credentials_file, nkey_seed")
 	} else {
 		errs = append(errs, field.Login(c.Username, c.Password, "NATS_PASSWORD"))
 	}
+
 	if !c.NKeySeed.IsZero() {
 		if _, err := userKey(c.NKeySeed.Reveal()); err != nil {
 			errs = append(errs, field.Errorf("nkey_seed", "%w", err))
 		}
 	}
+
 	readable := !c.Password.IsZero() || !c.Token.IsZero()
-	if readable && c.TLS == nil && !c.AllowUnencrypted && slices.ContainsFunc(c.Servers, isRemotePlain) {
+	isOpen := readable && c.TLS == nil && !c.AllowUnencrypted
+	if isOpen && slices.ContainsFunc(c.Servers, isRemotePlain) {
 		path := "password"
 		if c.Password.IsZero() {
 			path = "token"
 		}
 		wrong(path, "would be readable on the way: set tls: {} (or tls:// for the server), or allow_unencrypted: true")
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -109,15 +122,19 @@ func (c Config) form() error {
 		field.Timeout("ack_timeout", c.AckTimeout, maxTimeout, defaultAckTimeout),
 	}
 	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
+
 	if c.Subject == "" {
 		wrong("subject", "missing: name one, such as orders.created, or orders.{{ .Event.Type }}")
 	}
+
 	if c.Mode == ModeCore && c.Stream != "" {
 		wrong("stream", "has no effect with mode: %s, which has no streams: take one of them out", ModeCore)
 	}
+
 	if strings.ContainsAny(c.Stream, ".*>/\\ \t\r\n") {
 		wrong("stream", "must be the name of a stream: without dots, stars, slashes and blanks")
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -131,11 +148,13 @@ func parseSubject(c Config) (*tmpl.Template, error) {
 	if err != nil {
 		return nil, field.Errorf("subject", "%w", err)
 	}
+
 	if subject, ok := t.Constant(); ok {
 		if err := checkSubject(subject); err != nil {
 			return nil, field.Errorf("subject", "%w", err)
 		}
 	}
+
 	return t, nil
 }
 
@@ -152,6 +171,7 @@ func checkSubject(subject string) error {
 	case strings.ContainsFunc(subject, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return errors.New("must not have blanks or control characters")
 	}
+
 	for part := range strings.SplitSeq(subject, ".") {
 		switch part {
 		case "":
@@ -160,6 +180,7 @@ func checkSubject(subject string) error {
 			return errors.New("must not have wildcards: nothing can be published to * or >")
 		}
 	}
+
 	return nil
 }
 

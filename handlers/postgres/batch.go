@@ -60,16 +60,19 @@ func (b *batch) run(ctx context.Context) {
 	b.until = time.Now().Add(b.h.cfg.RequestTimeout)
 	for from := 0; from < len(b.events); {
 		var lot []int
-		to, n := from, 0
+		to := from
+		n := 0
 		for to < len(b.events) && (to == from || n+size(b.events[to]) <= maxStatement) {
 			n += size(b.events[to])
 			lot = append(lot, to)
 			to++
 		}
+
 		if failed, err := b.write(ctx, lot); err != nil {
 			b.failRest(failed, err)
 			return
 		}
+
 		from = to
 	}
 }
@@ -97,15 +100,19 @@ func (b *batch) free(ctx context.Context, lot []int) []int {
 	if len(b.held) == 0 {
 		return lot
 	}
+
 	free := make([]int, 0, len(lot))
 	for _, i := range lot {
 		a, isOrdered := b.unit(ctx, b.events[i])
 		if isOrdered && b.held[a] {
-			b.fail(i, delivery.Throttled(0, b.h.out.Line(outcome.Failure{Text: "an earlier event of the aggregate has failed"})))
+			held := outcome.Failure{Text: "an earlier event of the aggregate has failed"}
+			b.fail(i, delivery.Throttled(0, b.h.out.Line(held)))
 			continue
 		}
+
 		free = append(free, i)
 	}
+
 	return free
 }
 
@@ -130,14 +137,17 @@ func (b *batch) write(ctx context.Context, lot []int) (failed int, err error) {
 	if len(lot) == 0 {
 		return 0, nil
 	}
+
 	tries := triesTogether
 	if len(lot) == 1 {
 		tries = triesAlone
 	}
+
 	conflict := false
 	for ; tries > 0; tries-- {
 		err = b.insert(ctx, lot)
-		if conflict = errors.Is(err, errConflict) && time.Now().Before(b.until); !conflict {
+		conflict = errors.Is(err, errConflict) && time.Now().Before(b.until)
+		if !conflict {
 			break
 		}
 	}
@@ -155,7 +165,8 @@ func (b *batch) write(ctx context.Context, lot []int) (failed int, err error) {
 	}
 
 	mid := (len(lot) + 1) / 2
-	if failed, err = b.write(ctx, lot[:mid]); err != nil {
+	failed, err = b.write(ctx, lot[:mid])
+	if err != nil {
 		return failed, err
 	}
 	return b.write(ctx, lot[mid:])
@@ -165,20 +176,26 @@ func (b *batch) write(ctx context.Context, lot []int) (failed int, err error) {
 func (b *batch) insert(ctx context.Context, lot []int) error {
 	within, cancel := outcome.Within(ctx, "request_timeout", b.h.cfg.RequestTimeout)
 	defer cancel()
+
 	conn, err := b.l.ready(within)
 	if err != nil {
 		return b.h.classify(ctx, within, err)
 	}
+
 	r := b.rowsOf(lot)
-	tag, err := conn.Exec(within, b.h.insert, pgx.QueryExecModeExec, b.h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
+	tag, err := conn.Exec(within, b.h.insert, pgx.QueryExecModeExec, b.h.cfg.Source,
+		r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
 		r.payload, r.payloadBytes, r.contentType, r.headers, r.createdAt)
+
 	if err == nil && tag.RowsAffected() < int64(len(lot)) {
 		err = b.compare(within, conn, lot, r)
 	}
+
 	if err != nil {
 		b.l.leave(within, err)
 		return b.h.classify(ctx, within, err)
 	}
+
 	return nil
 }
 
@@ -188,15 +205,18 @@ func (b *batch) compare(ctx context.Context, conn *pgx.Conn, lot []int, r rows) 
 	if err != nil {
 		return err
 	}
+
 	others, err := pgx.CollectRows(found, pgx.RowTo[string])
 	for _, id := range others {
 		for i, own := range r.dedupeID {
 			if own == id {
 				b.fail(lot[i], delivery.Permanent(fmt.Errorf("postgres: another event with the id %s of source %s is in %s: "+
-					"two outboxes have this source, or its ids have begun anew (set another source, and replay the event)", id, b.h.cfg.Source, b.h.cfg.name())))
+					"two outboxes have this source, or its ids have begun anew (set another source, and replay the event)",
+					id, b.h.cfg.Source, b.h.cfg.name())))
 			}
 		}
 	}
+
 	return err
 }
 
@@ -214,12 +234,20 @@ func (b *batch) rowsOf(lot []int) rows {
 	var r rows
 	for _, i := range lot {
 		e := b.events[i]
-		r.dedupeID, r.eventID, r.eventType = append(r.dedupeID, e.DedupeID()), append(r.eventID, e.ID), append(r.eventType, e.Type)
-		r.aggregateType, r.aggregateID = append(r.aggregateType, e.AggregateType), append(r.aggregateID, e.AggregateID)
+		r.dedupeID = append(r.dedupeID, e.DedupeID())
+		r.eventID = append(r.eventID, e.ID)
+		r.eventType = append(r.eventType, e.Type)
+		r.aggregateType = append(r.aggregateType, e.AggregateType)
+		r.aggregateID = append(r.aggregateID, e.AggregateID)
+
 		text, raw := payloadOf(e)
-		r.payload, r.payloadBytes, r.contentType = append(r.payload, text), append(r.payloadBytes, raw), append(r.contentType, e.ContentType)
-		r.headers, r.createdAt = append(r.headers, headersOf(e)), append(r.createdAt, e.CreatedAt)
+		r.payload = append(r.payload, text)
+		r.payloadBytes = append(r.payloadBytes, raw)
+		r.contentType = append(r.contentType, e.ContentType)
+		r.headers = append(r.headers, headersOf(e))
+		r.createdAt = append(r.createdAt, e.CreatedAt)
 	}
+
 	return r
 }
 

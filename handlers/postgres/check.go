@@ -31,8 +31,10 @@ func (h *Handler) rehearse(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
+
 	r := rows{}
-	_, err = tx.Exec(ctx, h.insert, pgx.QueryExecModeExec, h.cfg.Source, r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
+	_, err = tx.Exec(ctx, h.insert, pgx.QueryExecModeExec, h.cfg.Source,
+		r.dedupeID, r.eventID, r.eventType, r.aggregateType, r.aggregateID,
 		r.payload, r.payloadBytes, r.contentType, r.headers, r.createdAt)
 	if err == nil {
 		_, err = tx.Exec(ctx, h.others, pgx.QueryExecModeExec, h.cfg.Source, r.dedupeID, r.createdAt)
@@ -40,12 +42,14 @@ func (h *Handler) rehearse(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err // the connection, and with it the transaction, ends
 	}
+
 	return tx.Rollback(ctx)
 }
 
 // DescribeCheck implements delivery.CheckDescriber.
 func (*Handler) DescribeCheck() (tested, untested string) {
-	return "the connection, the credentials, the table with its columns and its key, and the right to insert", "what constraints and triggers say of a row"
+	return "the connection, the credentials, the table with its columns and its key, and the right to insert",
+		"what constraints and triggers say of a row"
 }
 
 var (

@@ -70,16 +70,20 @@ func (c Config) Validate() error {
 		field.Timeout("request_timeout", c.RequestTimeout, maxRequestTimeout, defaultRequestTimeout),
 	}
 	if c.URL.IsZero() {
-		errs = append(errs, field.Errorf("url", "missing: write ${env:INBOX_URL}, and into that variable postgres://user:password@host:5432/db"))
+		errs = append(errs, field.Errorf("url", "missing: write ${env:INBOX_URL}, and into that variable "+
+			"postgres://user:password@host:5432/db"))
 	}
+
 	switch {
 	case c.Source == "":
-		errs = append(errs, field.Errorf("source", "missing: name this outbox, such as shop; each outbox that writes into the table needs a name of its own"))
+		errs = append(errs, field.Errorf("source", "missing: name this outbox, such as shop; each outbox that writes "+
+			"into the table needs a name of its own"))
 	case len(c.Source) > maxSource:
 		errs = append(errs, field.Errorf("source", "has more than %d bytes", maxSource))
 	case !isText(c.Source):
 		errs = append(errs, field.Errorf("source", "must be text"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -105,23 +109,28 @@ func (c Config) target() (*pgx.ConnConfig, error) {
 			return nil, field.Errorf("url", "has more than one @: write %%40 for one in the password")
 		}
 	}
+
 	to, err := pgx.ParseConfig(text)
 	file, isFile := errors.AsType[*fs.PathError](err)
 	switch {
 	case isFile:
 		return nil, field.Errorf("url", "%w", file)
 	case err != nil: // its text may have the password
-		return nil, field.Errorf("url", "is not a connection string: write postgres://user:password@host:5432/db, with special characters in percent form")
+		return nil, field.Errorf("url", "is not a connection string: write postgres://user:password@host:5432/db, "+
+			"with special characters in percent form")
 	case strings.Contains(text, "://") && !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://"):
 		return nil, field.Errorf("url", "must begin with postgres://")
 	}
+
 	if to.ValidateConnect == nil && len(to.Fallbacks) > 0 {
 		to.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // of several hosts, the primary
 	}
+
 	session.Startup(to)
 	if _, ok := to.RuntimeParams["application_name"]; !ok {
 		to.RuntimeParams["application_name"] = "notifyd"
 	}
+
 	return to, nil
 }
 

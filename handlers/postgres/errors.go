@@ -24,11 +24,23 @@ func codes() outcome.Table[string] {
 	return outcome.Table[string]{
 		{Codes: []string{"28P01", "28000"}, Class: outcome.Unauthorized, Cure: "check user and password in url, and pg_hba.conf"},
 		{Codes: []string{"3D000"}, Class: outcome.Unavailable, Cure: "check the name of the database in url"},
-		{Codes: []string{"42P01", "3F000"}, Class: outcome.Unavailable, Cure: "create the table: the page of the destination has the SQL; or correct schema and table"},
-		{Codes: []string{"42703", "42804"}, Class: outcome.Unavailable, Cure: "compare the table's columns with those of the page of the destination"},
+		{
+			Codes: []string{"42P01", "3F000"},
+			Class: outcome.Unavailable,
+			Cure:  "create the table: the page of the destination has the SQL; or correct schema and table",
+		},
+		{
+			Codes: []string{"42703", "42804"},
+			Class: outcome.Unavailable,
+			Cure:  "compare the table's columns with those of the page of the destination",
+		},
 		{Codes: []string{"42P10"}, Class: outcome.Unavailable, Cure: "the table needs PRIMARY KEY or UNIQUE (source, dedupe_id)"},
 		{Codes: []string{"42501"}, Class: outcome.Unavailable, Cure: "grant INSERT and SELECT on the table and USAGE on its schema"},
-		{Codes: []string{"40001", "40P01"}, Class: outcome.Unavailable, Cure: "look for transactions that lock rows of the table, or what its triggers use, in another order"},
+		{
+			Codes: []string{"40001", "40P01"},
+			Class: outcome.Unavailable,
+			Cure:  "look for transactions that lock rows of the table, or what its triggers use, in another order",
+		},
 		{Codes: []string{stateReadOnly}, Class: outcome.Unavailable, Cure: "url must lead to the primary: name all hosts"},
 		{Codes: []string{noPartition}, Class: outcome.UnclearRetry, Cure: "create the partition"},
 		{Codes: []string{rowSecurity}, Class: outcome.Unclear, Cure: "look at the policies of the table"},
@@ -36,7 +48,11 @@ func codes() outcome.Table[string] {
 		{Codes: []string{"22021", "22P05", badJSON, "54"}, Class: outcome.Permanent},
 		// A value, a constraint or a view of the consumer, or an error raised by its trigger: a new constraint, a new
 		// column or a broken trigger refuses every row.
-		{Codes: []string{"22", "23", "44", "P0"}, Class: outcome.Unclear, Cure: "look at the row, and at the constraints and triggers of the table"},
+		{
+			Codes: []string{"22", "23", "44", "P0"},
+			Class: outcome.Unclear,
+			Cure:  "look at the row, and at the constraints and triggers of the table",
+		},
 	}
 }
 

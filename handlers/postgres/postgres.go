@@ -75,19 +75,25 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{h.out.Ended(ctx, "")}, len(events))
 	}
+
 	l, open := h.idle.Take(func() *link { return &link{h: h} })
 	if !open {
 		return slices.Repeat([]error{h.out.Closed()}, len(events))
 	}
+
 	defer h.release(ctx, l)
+
 	if l.conn != nil && !l.record.Serves(events) {
 		l.close(ctx)
 	}
+
 	b := batch{h: h, l: l, events: events}
 	b.run(ctx)
+
 	if l.conn != nil {
 		l.record.Learn(b.errs)
 	}
+
 	return b.errs
 }
 
@@ -116,21 +122,34 @@ type link struct {
 
 // ready returns the connection, a new one where the last one is not usable.
 func (l *link) ready(ctx context.Context) (*pgx.Conn, error) {
-	if l.conn != nil && (l.conn.IsClosed() || time.Since(l.born) > l.h.age || l.conn.PgConn().CheckConn() != nil) { //nolint:staticcheck // a Ping costs each batch a flight
+	if l.conn != nil && l.isSpent() {
 		l.close(ctx)
 	}
+
 	if l.conn == nil {
 		conn, err := pgx.ConnectConfig(ctx, l.h.target)
 		if err != nil {
 			return nil, &connectError{err}
 		}
-		l.conn, l.born, l.record = conn, time.Now(), idle.NewRecord()
+		l.conn = conn
+		l.born = time.Now()
+		l.record = idle.NewRecord()
+
 		if err := session.SetForeign(ctx, conn); err != nil {
 			l.close(ctx)
 			return nil, err
 		}
 	}
+
 	return l.conn, nil
+}
+
+// isSpent reports whether another connection must replace the link's.
+func (l *link) isSpent() bool {
+	if l.conn.IsClosed() || time.Since(l.born) > l.h.age {
+		return true
+	}
+	return l.conn.PgConn().CheckConn() != nil //nolint:staticcheck // a Ping costs each batch a flight
 }
 
 // connectError is a connection that was not made. Its text has one attempt for each address.

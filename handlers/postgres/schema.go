@@ -16,10 +16,14 @@ func Schema(cfg Config) string {
 
 // insertInto returns the statement that writes a batch.
 func insertInto(table string) string {
-	return `INSERT INTO ` + table + ` (source, dedupe_id, event_id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at)
-SELECT $1::text, e.dedupe_id, e.event_id, e.event_type, nullif(e.aggregate_type, ''), nullif(e.aggregate_id, ''), e.payload::json, e.payload_bytes, nullif(e.content_type, ''), e.headers::jsonb, e.created_at
-FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[])
-	WITH ORDINALITY AS e (dedupe_id, event_id, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type, headers, created_at, n)
+	return `INSERT INTO ` + table + ` (source, dedupe_id, event_id, event_type, aggregate_type, aggregate_id,
+	payload, payload_bytes, content_type, headers, created_at)
+SELECT $1::text, e.dedupe_id, e.event_id, e.event_type, nullif(e.aggregate_type, ''), nullif(e.aggregate_id, ''),
+	e.payload::json, e.payload_bytes, nullif(e.content_type, ''), e.headers::jsonb, e.created_at
+FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[],
+	$11::timestamptz[])
+	WITH ORDINALITY AS e (dedupe_id, event_id, event_type, aggregate_type, aggregate_id,
+		payload, payload_bytes, content_type, headers, created_at, n)
 ORDER BY e.n
 ON CONFLICT (source, dedupe_id) DO NOTHING`
 }

@@ -37,23 +37,28 @@ func (b *batch) send(ctx context.Context) {
 		if b.errs[i] != nil {
 			continue
 		}
+
 		key := e.Key
 		if delivery.CallOf(ctx).TotalOrder {
 			key = ""
 		}
+
 		if groups[key] == nil {
 			keys = append(keys, key)
 		}
 		groups[key] = append(groups[key], i)
 	}
+
 	if len(keys) == 1 { // most batches
 		b.group(ctx, groups[keys[0]])
 		return
 	}
+
 	var running sync.WaitGroup
 	defer running.Wait()
 	next := make(chan []int)
 	defer close(next)
+
 	for range min(maxRequests, len(keys)) {
 		running.Go(func() {
 			for group := range next {
@@ -61,6 +66,7 @@ func (b *batch) send(ctx context.Context) {
 			}
 		})
 	}
+
 	for _, key := range keys {
 		next <- groups[key]
 	}
@@ -95,7 +101,9 @@ func (b *batch) fitting(all []int) int {
 	for n, i := range all {
 		e := b.entries[i]
 		size += e.size
-		if n > 0 && (n == maxMessages || size > maxBytes || e.Key != b.entries[all[0]].Key) {
+		isFull := n == maxMessages || size > maxBytes
+		isOther := e.Key != b.entries[all[0]].Key
+		if n > 0 && (isFull || isOther) {
 			return n
 		}
 	}
@@ -116,6 +124,7 @@ func (b *batch) request(ctx context.Context, chunk []int, ordered bool) error {
 		b.fail(chunk, err)
 		return err
 	}
+
 	err := b.publish(ctx, chunk)
 	switch {
 	case err == nil:
@@ -134,6 +143,7 @@ func (b *batch) request(ctx context.Context, chunk []int, ordered bool) error {
 		}
 		return err
 	}
+
 	// One of them is at fault, and none was taken: the others must not fail with it.
 	for n := range chunk {
 		if err := b.request(ctx, chunk[n:n+1], ordered); err != nil {
@@ -141,6 +151,7 @@ func (b *batch) request(ctx context.Context, chunk []int, ordered bool) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -160,7 +171,8 @@ func (b *batch) halt(err error) {
 
 // errUnanswered is for an answer that does not contain the results of the
 // messages.
-var errUnanswered = errors.New("pubsub: the answer has not an id for each message, maybe sent: is the server Pub/Sub? (check endpoint, and proxies)")
+var errUnanswered = errors.New("pubsub: the answer has not an id for each message, maybe sent: is the server Pub/Sub? " +
+	"(check endpoint, and proxies)")
 
 func (b *batch) publish(ctx context.Context, chunk []int) error {
 	var in struct {
@@ -169,19 +181,23 @@ func (b *batch) publish(ctx context.Context, chunk []int) error {
 	for _, i := range chunk {
 		in.Messages = append(in.Messages, b.entries[i])
 	}
+
 	body, err := json.Marshal(in)
 	if err != nil {
 		return fmt.Errorf("pubsub: %w", err)
 	}
+
 	answer, err := b.h.call(ctx, http.MethodPost, ":publish", body)
 	if err != nil {
 		return err
 	}
+
 	var out struct {
 		MessageIDs []string `json:"messageIds"`
 	}
 	if json.Unmarshal(answer, &out) != nil || len(out.MessageIDs) != len(chunk) {
 		return delivery.Unavailable(errUnanswered)
 	}
+
 	return nil
 }

@@ -22,21 +22,25 @@ func (h *Handler) Check(ctx context.Context) error {
 		_, err := h.call(ctx, http.MethodGet, "", nil)
 		return ofCheck(err)
 	}
+
 	answer, err := h.call(ctx, http.MethodPost, ":testIamPermissions", []byte(`{"permissions":["`+permission+`"]}`))
 	if err != nil {
 		return ofCheck(err)
 	}
+
 	var out struct {
 		Permissions []string `json:"permissions"`
 	}
 	if json.Unmarshal(answer, &out) != nil {
 		return delivery.Unavailable(errors.New("pubsub: the answer is not from Pub/Sub (check endpoint, and proxies)"))
 	}
+
 	// It is the same answer for a topic that does not exist.
 	if !slices.Contains(out.Permissions, permission) {
 		return delivery.Unavailable(errors.New("pubsub: the topic does not exist, or the credentials lack " + permission +
 			" on it (check project and topic, and grant roles/pubsub.publisher)"))
 	}
+
 	return nil
 }
 

@@ -55,34 +55,44 @@ func (h *Handler) request(ctx context.Context, method, verb string, body []byte)
 	case ctx.Err() != nil:
 		return nil, h.out.Ended(ctx, "")
 	}
+
 	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
+
 	req, err := http.NewRequestWithContext(rctx, method, h.url+verb, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("pubsub: %w", err)
 	}
+
 	req.Header.Set("Content-Type", "application/json")
+
 	token := ""
 	if h.tokens != nil {
-		if token, err = h.tokens.authorize(rctx, req); err != nil {
+		token, err = h.tokens.authorize(rctx, req)
+		if err != nil {
 			return nil, h.out.NoAnswer(ctx, rctx, "", err)
 		}
 	}
+
 	// The transport follows no redirects, which would take the token elsewhere.
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
 		return nil, h.out.NoAnswer(ctx, rctx, "maybe sent", err)
 	}
+
 	defer func() { _ = resp.Body.Close() }() // nothing was written
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return nil, h.out.NoAnswer(ctx, rctx, "maybe sent", err)
 	}
+
 	if resp.StatusCode == http.StatusOK {
 		return answer, nil
 	}
+
 	if resp.StatusCode == http.StatusUnauthorized && h.tokens != nil {
 		h.tokens.forget(token)
 	}
+
 	return nil, refused(resp, answer, token)
 }

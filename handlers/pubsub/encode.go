@@ -63,22 +63,27 @@ func (e *encoder) encode(ev *delivery.Event) (*entry, error) {
 	if err := e.message.Render(&m, ev, nil); err != nil {
 		return nil, err
 	}
+
 	out := &entry{Data: m.Body, Attributes: attributes(m)}
 	if len(out.Data) == 0 && len(out.Attributes) == 0 {
 		return nil, errors.New("the message is empty: Pub/Sub requires data or an attribute")
 	}
+
 	if len(out.Data) > maxBytes {
 		return nil, fmt.Errorf("the message has %d bytes: Pub/Sub takes %d", len(out.Data), maxBytes)
 	}
+
 	key, err := e.keyOf(ev)
 	if err != nil {
 		return nil, err
 	}
+
 	out.Key = fit(key)
 	out.size = base64.StdEncoding.EncodedLen(len(out.Data)) + len(out.Key) + overhead
 	for name, value := range out.Attributes {
 		out.size += len(name) + len(value) + overhead
 	}
+
 	return out, nil
 }
 

@@ -13,15 +13,30 @@ import (
 func codes() outcome.Table[string] {
 	return outcome.Table[string]{
 		// A schema that was attached to the topic, or a setting of it, may refuse every message.
-		{Codes: []string{"INVALID_ARGUMENT", "OUT_OF_RANGE"}, Class: outcome.Unclear, Cure: "look at the event, and at the topic: its schema, its limits"},
+		{
+			Codes: []string{"INVALID_ARGUMENT", "OUT_OF_RANGE"},
+			Class: outcome.Unclear,
+			Cure:  "look at the event, and at the topic: its schema, its limits",
+		},
 		{Codes: []string{"NOT_FOUND"}, Class: outcome.Unavailable, Cure: "create the topic, or check project and topic"},
-		{Codes: []string{"PERMISSION_DENIED"}, Class: outcome.Unavailable, Cure: "grant roles/pubsub.publisher on the topic, and check that the API is enabled"},
+		{
+			Codes: []string{"PERMISSION_DENIED"},
+			Class: outcome.Unavailable,
+			Cure:  "grant roles/pubsub.publisher on the topic, and check that the API is enabled",
+		},
 		// The token is the cause; the next request has another one.
 		{Codes: []string{"UNAUTHENTICATED"}, Class: outcome.Unavailable, Cure: "check the credentials"},
-		{Codes: []string{"FAILED_PRECONDITION"}, Class: outcome.Unavailable, Cure: "look at the topic: its key, its regions, its ingestion"},
+		{
+			Codes: []string{"FAILED_PRECONDITION"},
+			Class: outcome.Unavailable,
+			Cure:  "look at the topic: its key, its regions, its ingestion",
+		},
 		{Codes: []string{"RESOURCE_EXHAUSTED"}, Class: outcome.Throttled},
 		{Codes: []string{"UNIMPLEMENTED"}, Class: outcome.Unavailable, Cure: "check endpoint"},
-		{Codes: []string{"UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "UNKNOWN", "DATA_LOSS"}, Class: outcome.Unavailable},
+		{
+			Codes: []string{"UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "UNKNOWN", "DATA_LOSS"},
+			Class: outcome.Unavailable,
+		},
 	}
 }
 
@@ -48,14 +63,19 @@ func refused(resp *http.Response, body []byte, token string) error {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
+
 	readable := json.Unmarshal(body, &said) == nil && said.Error.Status != ""
 	if !readable {
-		said.Error.Status, said.Error.Message = "", "" // another server has answered: the fields decoded before the mistake mean nothing
+		// Another server has answered: the fields decoded before the mistake mean nothing.
+		said.Error.Status = ""
+		said.Error.Message = ""
 	}
+
 	class, cure := codes().Find(false, said.Error.Status)
 	if class == outcome.Unknown {
 		class, _ = statuses().Find(false, resp.StatusCode)
 	}
+
 	mayBeEvents := readable && resp.StatusCode/100 == 4
 	switch {
 	case class == outcome.Unknown && mayBeEvents:
@@ -63,6 +83,7 @@ func refused(resp *http.Response, body []byte, token string) error {
 	case class == outcome.Unknown:
 		class = outcome.Unavailable
 	}
+
 	text := said.Error.Status
 	if !readable {
 		text, cure = outcome.Stranger(resp.StatusCode, "Pub/Sub")
@@ -70,10 +91,12 @@ func refused(resp *http.Response, body []byte, token string) error {
 	if said.Error.Message != "" {
 		text += ": " + said.Error.Message
 	}
+
 	line := destination(token).Line(outcome.Failure{Text: text, Cure: cure})
 	if class.MayBeEvents() {
 		return &outcome.RefusalError{Class: class, Err: line}
 	}
+
 	wait, _ := outcome.RetryAfter(resp.Header, time.Now())
 	return class.Mark(wait, line)
 }

@@ -48,30 +48,41 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	conf, err := tlsconf.Load(cfg.TLS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	endpoint, err := endpointOf(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	project, topic := cfg.names()
 	h := &Handler{
-		cfg: cfg, encoder: enc, transport: httpconn.New(newTransport(conf), idle.MaxAge), out: destination(),
-		url: endpoint + "/v1/projects/" + project + "/topics/" + strings.ReplaceAll(topic, "%", "%25"),
+		cfg:       cfg,
+		encoder:   enc,
+		transport: httpconn.New(newTransport(conf), idle.MaxAge),
+		out:       destination(),
+		url:       endpoint + "/v1/projects/" + project + "/topics/" + strings.ReplaceAll(topic, "%", "%25"),
 	}
+
 	if isPlain(endpoint) {
 		return h, nil
 	}
-	if h.tokens, err = newTokens(cfg.CredentialsFile, o.BaseDir, h.transport); err != nil {
+
+	h.tokens, err = newTokens(cfg.CredentialsFile, o.BaseDir, h.transport)
+	if err != nil {
 		return nil, err
 	}
+
 	return h, nil
 }
 
@@ -112,7 +123,8 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	b := &batch{h: h, entries: make([]*entry, len(events)), errs: make([]error, len(events))}
 	for i, e := range events {
 		var err error
-		if b.entries[i], err = h.encoder.encode(e); err != nil {
+		b.entries[i], err = h.encoder.encode(e)
+		if err != nil {
 			b.errs[i] = h.out.Refuse(err)
 		}
 	}

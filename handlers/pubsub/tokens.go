@@ -46,23 +46,28 @@ type tokens struct {
 func newTokens(file, baseDir string, base http.RoundTripper) (*tokens, error) {
 	t := &tokens{base: base, turn: make(chan struct{}, 1), quota: os.Getenv("GOOGLE_CLOUD_QUOTA_PROJECT")}
 	t.turn <- struct{}{}
+
 	switch {
 	case file != "":
-		if t.path = file; !filepath.IsAbs(file) {
+		t.path = file
+		if !filepath.IsAbs(file) {
 			t.path = filepath.Join(baseDir, file)
 		}
 	case os.Getenv(credentialsVariable) != "":
 		t.path = os.Getenv(credentialsVariable)
 	default:
-		if t.path = gcloudFile(); t.path == "" {
+		t.path = gcloudFile()
+		if t.path == "" {
 			return t, nil
 		}
 	}
+
 	_, quota, err := t.read(context.Background()) //nolint:forbidigo // a file
 	t.quota = cmp.Or(t.quota, quota)
 	if err != nil {
 		return nil, field.Errorf("credentials_file", "%w", err)
 	}
+
 	return t, nil
 }
 
@@ -77,10 +82,12 @@ func gcloudFile() string {
 		}
 		dir = filepath.Join(home, ".config")
 	}
+
 	path := filepath.Join(dir, "gcloud", "application_default_credentials.json")
 	if _, err := os.Stat(path); err != nil { //nolint:gosec // where Google's libraries look as well
 		return ""
 	}
+
 	return path
 }
 
@@ -90,20 +97,28 @@ func (t *tokens) read(ctx context.Context) (source oauth2.TokenSource, quota str
 	if err != nil {
 		return nil, "", fmt.Errorf("cannot be read: %w", err)
 	}
+
 	var head struct {
 		Type  google.CredentialsType `json:"type"`
 		Quota string                 `json:"quota_project_id"`
 	}
 	known := []google.CredentialsType{
-		google.ServiceAccount, google.AuthorizedUser, google.ExternalAccount, google.ExternalAccountAuthorizedUser, google.ImpersonatedServiceAccount,
+		google.ServiceAccount,
+		google.AuthorizedUser,
+		google.ExternalAccount,
+		google.ExternalAccountAuthorizedUser,
+		google.ImpersonatedServiceAccount,
 	}
+
 	if json.Unmarshal(data, &head) != nil || !slices.Contains(known, head.Type) {
 		return nil, "", fmt.Errorf("%s is not a file of credentials of Google Cloud: JSON with a type such as service_account", t.path)
 	}
+
 	found, err := google.CredentialsFromJSONWithType(ctx, data, head.Type, scope)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s is not complete as credentials of the type %s", t.path, head.Type)
 	}
+
 	return found.TokenSource, head.Quota, nil
 }
 
@@ -115,6 +130,7 @@ func (t *tokens) authorize(ctx context.Context, req *http.Request) (token string
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
+
 	if t.latest == nil || !t.latest.Expiry.IsZero() && time.Until(t.latest.Expiry) < freshFor {
 		fetched, err := t.fetch(ctx)
 		if err != nil {
@@ -122,10 +138,12 @@ func (t *tokens) authorize(ctx context.Context, req *http.Request) (token string
 		}
 		t.latest = fetched
 	}
+
 	t.latest.SetAuthHeader(req)
 	if t.quota != "" {
 		req.Header.Set("X-Goog-User-Project", t.quota)
 	}
+
 	return t.latest.AccessToken, nil
 }
 
@@ -156,21 +174,26 @@ func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 	client := &http.Client{Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req.WithContext(ctx))
 	})}
+
 	if t.path == "" {
 		return ofMachine(ctx, client)
 	}
+
 	source, _, err := t.read(context.WithValue(ctx, oauth2.HTTPClient, client))
 	if err != nil {
 		return nil, fmt.Errorf("credentials_file %w", err)
 	}
+
 	token, err := source.Token()
 	if refusal, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		err = errors.New(sayRefusal(refusal))
-		if refusal.Response != nil && refusal.Response.StatusCode/100 == 4 && refusal.Response.StatusCode != http.StatusTooManyRequests {
+		isForGood := refusal.Response != nil && refusal.Response.StatusCode/100 == 4
+		if isForGood && refusal.Response.StatusCode != http.StatusTooManyRequests {
 			return nil, delivery.Unauthorized(err)
 		}
 		return nil, err
 	}
+
 	return token, err
 }
 
@@ -196,15 +219,23 @@ func sayRefusal(refusal *oauth2.RetrieveError) string {
 func ofMachine(ctx context.Context, client *http.Client) (*oauth2.Token, error) {
 	text, err := metadata.NewClient(client).GetWithContext(ctx, "instance/service-accounts/default/token?scopes="+url.QueryEscape(scope))
 	if err != nil {
-		return nil, fmt.Errorf("there is neither credentials_file nor %s, and the metadata server does not give one: %w", credentialsVariable, err)
+		return nil, fmt.Errorf("there is neither credentials_file nor %s, and the metadata server does not give one: %w",
+			credentialsVariable, err)
 	}
+
 	var out struct {
 		Token   string `json:"access_token"`
 		Type    string `json:"token_type"`
 		Seconds int64  `json:"expires_in"`
 	}
+
 	if err := json.Unmarshal([]byte(text), &out); err != nil || out.Token == "" {
 		return nil, errors.New("the metadata server does not answer as that of Google Cloud")
 	}
-	return &oauth2.Token{AccessToken: out.Token, TokenType: out.Type, Expiry: time.Now().Add(time.Duration(out.Seconds) * time.Second)}, nil
+
+	return &oauth2.Token{
+		AccessToken: out.Token,
+		TokenType:   out.Type,
+		Expiry:      time.Now().Add(time.Duration(out.Seconds) * time.Second),
+	}, nil
 }

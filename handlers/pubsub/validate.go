@@ -63,16 +63,19 @@ func (c Config) access() error {
 	if c.Endpoint != "" {
 		errs = append(errs, checkEndpoint("endpoint", c.Endpoint))
 	}
+
 	if c.CredentialsFile != "" && isPlain(c.Endpoint) {
-		errs = append(errs, field.Errorf("credentials_file", "has no effect: an endpoint with http:// gets no credentials. Take it out, or use https://"))
+		errs = append(errs, field.Errorf("credentials_file", "has no effect: an endpoint with http:// gets no "+
+			"credentials. Take it out, or use https://"))
 	}
+
 	return errors.Join(errs...)
 }
 
 func checkEndpoint(at, text string) error {
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+	case err != nil || u.Host == "", u.Scheme != "http" && u.Scheme != "https":
 		return field.Errorf(at, "must be a URL such as https://europe-west3-pubsub.googleapis.com or http://localhost:8085")
 	case u.User != nil:
 		return field.Errorf(at, "must not hold a user or a password")

@@ -32,17 +32,24 @@ type aggregate struct{ kind, id string }
 
 func (h *Handler) newBatch(ctx context.Context, events []*delivery.Event) *batch {
 	b := &batch{
-		h: h, events: events, total: delivery.CallOf(ctx).TotalOrder,
-		messages: make([]*outgoing, len(events)), failures: make([]*failure, len(events)), open: make([]bool, len(events)),
+		h:        h,
+		events:   events,
+		total:    delivery.CallOf(ctx).TotalOrder,
+		messages: make([]*outgoing, len(events)),
+		failures: make([]*failure, len(events)),
+		open:     make([]bool, len(events)),
 	}
+
 	for i, e := range events {
 		m, err := h.enc.encode(e)
 		if err != nil {
 			b.failures[i] = &failure{at: stageMessage, text: err.Error()}
 			continue
 		}
-		b.messages[i], b.open[i] = m, true
+		b.messages[i] = m
+		b.open[i] = true
 	}
+
 	return b
 }
 
@@ -53,12 +60,14 @@ func (b *batch) next() []int {
 	if b.alone {
 		limit = 1
 	}
+
 	var next []int
 	var seen map[aggregate]bool
 	if b.h.cfg.StrictOrder {
 		seen = make(map[aggregate]bool)
 		b.holdBack()
 	}
+
 	for i, open := range b.open {
 		if !open {
 			continue
@@ -66,14 +75,17 @@ func (b *batch) next() []int {
 		if len(next) == limit {
 			break
 		}
+
 		if a := b.unit(b.events[i]); seen != nil && a.id != "" {
 			if seen[a] {
 				continue
 			}
 			seen[a] = true
 		}
+
 		next = append(next, i)
 	}
+
 	return next
 }
 
@@ -135,37 +147,49 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	if err != nil {
 		return asFailure(err)
 	}
+
 	b.conn = conn
 	defer conn.leave()
+
 	ctx, cancel := outcome.Within(ctx, "confirm_timeout", b.h.cfg.ConfirmTimeout)
 	defer cancel()
+
 	ch, f := conn.acquire(ctx, b.h)
 	if f != nil {
 		return f
 	}
+
 	defer conn.release(ch)
+
 	next = b.dropUnfit(next, conn)
 	next = b.dropDelayed(ctx, next, conn)
+
 	messages := make([]*outgoing, len(next))
 	for i, at := range next {
 		messages[i] = b.messages[at]
 	}
+
 	n, f := ch.publish(ctx, conn, messages, b.mandatory)
 	b.h.unconfirmed.Add(int64(n))
 	defer b.h.unconfirmed.Add(-int64(n))
+
 	if waited := ch.await(ctx, conn); f == nil {
 		f = waited
 	}
+
 	open := b.collect(ctx, ch, conn, next, n)
 	if len(open) == 0 {
 		return nil
 	}
+
 	if f == nil { // the only answer is that the channel is closed
 		f = ch.closedBy(ctx, conn)
 	}
+
 	if f.at != stageRefused || !aboutMessage(f.code, b.h.ownExchange) {
 		return f
 	}
+
 	f.own = b.h.ownExchange
 	b.accuse(open, f)
 	return nil
@@ -183,6 +207,7 @@ func (b *batch) dropUnfit(next []int, conn *connection) []int {
 		}
 		fit = append(fit, i)
 	}
+
 	return fit
 }
 
@@ -203,12 +228,15 @@ func (b *batch) dropDelayed(ctx context.Context, next []int, conn *connection) [
 			f = b.h.delays.ask(ctx, conn, m.exchange)
 			isUnknown = f != nil && f.at == stageDelay
 		}
+
 		if isUnknown {
 			b.settle(i, f)
 			continue
 		}
+
 		send = append(send, i)
 	}
+
 	return send
 }
 
@@ -236,6 +264,7 @@ func (b *batch) collect(ctx context.Context, ch *channel, conn *connection, next
 			open = append(open, at)
 			continue
 		}
+
 		dc := ch.sent[i]
 		select {
 		case <-dc.Done():
@@ -244,6 +273,7 @@ func (b *batch) collect(ctx context.Context, ch *channel, conn *connection, next
 			open = append(open, at)
 			continue
 		}
+
 		r, back := returned[b.messages[at].publishing.MessageId]
 		switch {
 		case dc.Acked() && back:
@@ -257,6 +287,7 @@ func (b *batch) collect(ctx context.Context, ch *channel, conn *connection, next
 			b.settle(at, &failure{at: stageNack, text: "its queue is full or has failed"})
 		}
 	}
+
 	ch.sent = pending
 	return open
 }
@@ -272,6 +303,7 @@ func (b *batch) returned(ctx context.Context, conn *connection, at int, r amqp.R
 			return f
 		}
 	}
+
 	conn.declareAgain()
 	return &failure{
 		at: stageReturned, code: int(r.ReplyCode),
@@ -304,7 +336,12 @@ func (b *batch) learn() {
 // mayBeBroker reports whether a failure is the answer of one broker, and another broker may take the event. setAlarm treats
 // alarms. A message without a confirmation may still arrive: newer messages on another connection could overtake it.
 func mayBeBroker(f *failure) bool {
-	if f == nil || f.ours || f.at == stageBlocked || f.at == stageConfirm {
+	if f == nil || f.ours {
+		return false
+	}
+
+	isWait := f.at == stageBlocked || f.at == stageConfirm
+	if isWait {
 		return false
 	}
 	return f.class() != outcome.Permanent
@@ -337,6 +374,7 @@ func (b *batch) repeatBehind() {
 		if a.id == "" {
 			continue
 		}
+
 		f := b.failures[i]
 		if head := failed[a]; f == nil && head != nil {
 			b.failures[i] = behind(head)

@@ -112,6 +112,7 @@ func (c *channel) write(ctx context.Context, conn *connection, messages []*outgo
 func (c *channel) await(ctx context.Context, conn *connection) *failure {
 	alarm, calm := conn.state()
 	var over <-chan time.Time // the end of the patience with an alarm
+
 	for _, dc := range c.sent {
 		for answered := false; !answered; {
 			select {
@@ -120,12 +121,15 @@ func (c *channel) await(ctx context.Context, conn *connection) *failure {
 				continue
 			default:
 			}
+
 			if alarm != nil && over == nil {
 				// The broker confirms the messages that it took before its alarm.
 				timer := time.NewTimer(blockedPatience)
 				defer timer.Stop()
-				over, calm = timer.C, nil
+				over = timer.C
+				calm = nil
 			}
+
 			select {
 			case <-dc.Done():
 				answered = true
@@ -140,6 +144,7 @@ func (c *channel) await(ctx context.Context, conn *connection) *failure {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -149,8 +154,10 @@ func (c *channel) closedBy(ctx context.Context, conn *connection) *failure {
 	if ctx.Err() != nil {
 		return ended(ctx, stageLost)
 	}
+
 	timer := time.NewTimer(farewell)
 	defer timer.Stop()
+
 	select {
 	case e := <-c.closes:
 		if e == nil || !e.Server || conn.conn.IsClosed() {

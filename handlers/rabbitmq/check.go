@@ -18,15 +18,18 @@ func (h *Handler) Check(ctx context.Context) error {
 	if err != nil {
 		return h.target.connectFailure(ctx, stageConnect, err)
 	}
+
 	// The library ignores contexts. Closing the socket ends its work.
 	sock := &socket{Conn: raw, timeout: h.cfg.WriteTimeout}
 	defer sock.Close() //nolint:errcheck // nothing was sent
 	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
 	defer stop()
+
 	conn, err := amqp.Open(sock, h.amqpConfig())
 	if err != nil {
 		return h.target.connectFailure(ctx, stageConnect, err)
 	}
+
 	_ = conn.Close() // a courtesy
 	return nil
 }

@@ -195,15 +195,19 @@ func (c Config) WithDefaults() Config {
 			}
 		}
 	}
+
 	c.Auth = cmp.Or(c.Auth, AuthPlain)
 	c.ConnectionName = cmp.Or(c.ConnectionName, defaultName)
+
 	c.AppID = cmp.Or(c.AppID, defaultAppID)
 	c.Unroutable = cmp.Or(c.Unroutable, UnroutableAuto)
+
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
 	c.ConfirmTimeout = cmp.Or(c.ConfirmTimeout, defaultConfirmTimeout)
+
 	return c
 }
 

@@ -55,10 +55,12 @@ type connection struct {
 func (h *Handler) dial(ctx context.Context) (*connection, error) {
 	ctx, cancel := outcome.Within(ctx, "connect_timeout", h.cfg.ConnectTimeout)
 	defer cancel()
+
 	raw, err := h.open(ctx)
 	if err != nil {
 		return nil, h.target.connectFailure(ctx, stageConnect, err)
 	}
+
 	sock := &socket{Conn: raw, timeout: h.cfg.WriteTimeout}
 	// The library ignores contexts. Closing the socket ends its work.
 	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
@@ -68,22 +70,30 @@ func (h *Handler) dial(ctx context.Context) (*connection, error) {
 		_ = sock.Close() // the library does not close it
 		return nil, h.target.connectFailure(ctx, stageConnect, err)
 	}
+
 	c := &connection{
-		target: h.target, conn: conn, sock: sock,
+		target: h.target,
+		conn:   conn,
+		sock:   sock,
 		closes: conn.NotifyClose(make(chan *amqp.Error, 1)),
 		blocks: conn.NotifyBlocked(make(chan amqp.Blocking, notices)),
-		gone:   make(chan struct{}), old: make(chan struct{}), calm: make(chan struct{}),
-		renew: time.Now().Add(h.renewEvery),
+		gone:   make(chan struct{}),
+		old:    make(chan struct{}),
+		calm:   make(chan struct{}),
+		renew:  time.Now().Add(h.renewEvery),
 	}
+
 	h.delays.forget()
 	err = h.declare(conn)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
+
 	if err != nil {
 		_ = sock.Close()
 		return nil, h.target.connectFailure(ctx, stageDeclare, err)
 	}
+
 	c.aging = time.AfterFunc(h.age, c.retire)
 	return c, nil
 }
@@ -136,7 +146,8 @@ func (c *connection) watch(ctx context.Context, old <-chan struct{}, say func(al
 		case err := <-c.closes:
 			f := &failure{at: stageLost, text: "the broker is gone"}
 			if err != nil {
-				f.code, f.text = err.Code, c.target.clean(fmt.Sprintf("%d %s", err.Code, err.Reason))
+				f.code = err.Code
+				f.text = c.target.clean(fmt.Sprintf("%d %s", err.Code, err.Reason))
 			}
 			c.lose(f)
 			c.close()
@@ -155,6 +166,7 @@ func (c *connection) watch(ctx context.Context, old <-chan struct{}, say func(al
 func (c *connection) setAlarm(b amqp.Blocking) *failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	switch {
 	case b.Active && c.alarm == nil:
 		c.alarm = &failure{at: stageBlocked, text: c.target.clean(b.Reason)}
@@ -162,10 +174,12 @@ func (c *connection) setAlarm(b amqp.Blocking) *failure {
 		close(c.calm)
 		c.sock.hurry()
 	case !b.Active && c.alarm != nil:
-		c.alarm, c.until = nil, time.Time{}
+		c.alarm = nil
+		c.until = time.Time{}
 		c.calm = make(chan struct{})
 		c.sock.relax()
 	}
+
 	return c.alarm
 }
 
@@ -189,14 +203,18 @@ func (c *connection) enter() bool {
 	if !c.fit() {
 		return false
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if !c.until.IsZero() && !time.Now().Before(c.until) {
 		c.retireLocked()
 	}
+
 	if c.isOld() {
 		return false
 	}
+
 	c.users++
 	return true
 }
@@ -316,6 +334,7 @@ func (c *connection) acquire(ctx context.Context, h *Handler) (*channel, *failur
 	if f, _ := c.state(); f != nil {
 		return nil, f
 	}
+
 	c.mu.Lock()
 	var ch *channel
 	for n := len(c.idle) - 1; n >= 0 && ch == nil; n-- {
@@ -324,20 +343,25 @@ func (c *connection) acquire(ctx context.Context, h *Handler) (*channel, *failur
 		}
 		c.idle = c.idle[:n]
 	}
+
 	redo := c.redo
 	c.redo = false
 	c.mu.Unlock()
+
 	// The rest waits for the broker, in the library too.
 	stop := context.AfterFunc(ctx, func() { c.abort(ended(ctx, stageConfirm)) })
 	defer stop()
+
 	if redo {
 		if err := h.declare(c.conn); err != nil {
 			return nil, h.target.connectFailure(ctx, stageDeclare, err)
 		}
 	}
+
 	if ch != nil {
 		return ch, ch.settle(ctx, c)
 	}
+
 	ch, err := newChannel(c.conn)
 	if err != nil {
 		if ctx.Err() == nil && !c.conn.IsClosed() {
@@ -345,6 +369,7 @@ func (c *connection) acquire(ctx context.Context, h *Handler) (*channel, *failur
 		}
 		return nil, c.lost(ctx)
 	}
+
 	return ch, nil
 }
 

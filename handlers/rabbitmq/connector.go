@@ -51,22 +51,27 @@ func (k *connector) get(ctx context.Context) (*connection, error) {
 		k.mu.Unlock()
 		return nil, &failure{at: stageClosed}
 	}
+
 	if k.cancel == nil {
 		// The connector outlives ctx: close ends it.
 		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		k.cancel = cancel
 		k.running.Go(func() { k.run(run) })
 	}
+
 	if k.conn != nil && k.conn.enter() {
 		defer k.mu.Unlock()
 		return k.conn, nil
 	}
+
 	t := k.try
 	k.mu.Unlock()
+
 	select {
 	case k.wake <- struct{}{}:
 	default:
 	}
+
 	select {
 	case <-t.done:
 		switch {
@@ -136,7 +141,8 @@ func (k *connector) run(ctx context.Context) {
 				return
 			}
 
-			if said = conn.isOld(); said {
+			said = conn.isOld()
+			if said {
 				continue
 			}
 
@@ -162,8 +168,12 @@ func (k *connector) sayAlarm(ctx context.Context, alarm *failure) {
 func (k *connector) publish(conn *connection, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	t := k.try
-	t.conn, t.err, k.conn = conn, err, conn
+	t.conn = conn
+	t.err = err
+
+	k.conn = conn
 	k.try = &try{done: make(chan struct{})}
 	close(t.done)
 }
@@ -181,6 +191,7 @@ func (k *connector) pause(ctx context.Context, d time.Duration) {
 	begin := time.Now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	wake := k.wake
 	for {
 		select {

@@ -15,10 +15,12 @@ func (h *Handler) declare(conn *amqp.Connection) error {
 	if d.IsZero() {
 		return nil
 	}
+
 	ch, err := conn.Channel()
 	if err != nil {
 		return err
 	}
+
 	for _, e := range d.Exchanges {
 		args, err := table(e.Arguments)
 		if err == nil {
@@ -28,6 +30,7 @@ func (h *Handler) declare(conn *amqp.Connection) error {
 			return declareError("exchange", e.Name, err)
 		}
 	}
+
 	for _, q := range d.Queues {
 		args, err := table(q.Arguments)
 		if err == nil {
@@ -37,6 +40,7 @@ func (h *Handler) declare(conn *amqp.Connection) error {
 			return declareError("queue", q.Name, err)
 		}
 	}
+
 	for _, b := range d.Bindings {
 		args, err := table(b.Arguments)
 		if err == nil {
@@ -46,6 +50,7 @@ func (h *Handler) declare(conn *amqp.Connection) error {
 			return declareError("binding", b.Exchange+" to "+b.Queue, err)
 		}
 	}
+
 	return ch.Close()
 }
 

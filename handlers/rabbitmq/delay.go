@@ -57,8 +57,9 @@ func (d *delays) ask(ctx context.Context, c *connection, exchange string) *failu
 	var f *failure
 	switch is, err := askDelay(ctx, c, exchange); {
 	case err != nil:
-		f = &failure{at: stageDelay, text: c.target.clean(fmt.Sprintf("exchange %q has returned a message with the header %s: %v "+
-			"(give the user the right to configure the exchange, or set unroutable: %s)", exchange, delayHeader, err, UnroutableDrop))}
+		text := fmt.Sprintf("exchange %q has returned a message with the header %s: %v "+
+			"(give the user the right to configure the exchange, or set unroutable: %s)", exchange, delayHeader, err, UnroutableDrop)
+		f = &failure{at: stageDelay, text: c.target.clean(text)}
 	case !is:
 		f = &failure{at: stageReturned}
 	}
@@ -77,6 +78,7 @@ func (d *delays) ask(ctx context.Context, c *connection, exchange string) *failu
 func askDelay(ctx context.Context, c *connection, exchange string) (is bool, err error) {
 	stop := context.AfterFunc(ctx, func() { c.abort(ended(ctx, stageConfirm)) }) // the library ignores contexts
 	defer stop()
+
 	ch, err := c.conn.Channel()
 	if err != nil {
 		return false, err

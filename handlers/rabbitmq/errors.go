@@ -77,14 +77,26 @@ func places() outcome.Table[place] {
 		{Codes: []place{{at: stageBehind}}, Class: outcome.Throttled},
 		{Codes: []place{{stageRefused, amqp.ContentTooLarge}}, Class: outcome.Permanent},
 		{Codes: []place{{stageRefused, amqp.PreconditionFailed}}, Class: outcome.Unclear},
-		{Codes: []place{{stageRefused, amqp.NotFound}, {stageRefused, amqp.AccessRefused}}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
+		{
+			Codes: []place{{stageRefused, amqp.NotFound}, {stageRefused, amqp.AccessRefused}},
+			Class: outcome.Unavailable,
+			Own:   outcome.UnclearRetry,
+		},
 		{Codes: []place{{stageConnect, amqp.AccessRefused}}, Class: outcome.Unauthorized, Cure: "check username, password and auth"},
-		{Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}}, Class: outcome.Unavailable, Cure: "check vhost, and that the user may use it"},
+		{
+			Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}},
+			Class: outcome.Unavailable,
+			Cure:  "check vhost, and that the user may use it",
+		},
 		{
 			Codes: []place{{stageDeclare, amqp.PreconditionFailed}},
 			Class: outcome.Unavailable, Cure: "it exists with other properties: make them the same in declare, or take it out of declare",
 		},
-		{Codes: []place{{stageDeclare, amqp.AccessRefused}}, Class: outcome.Unavailable, Cure: "give the user the right to configure, or take it out of declare"},
+		{
+			Codes: []place{{stageDeclare, amqp.AccessRefused}},
+			Class: outcome.Unavailable,
+			Cure:  "give the user the right to configure, or take it out of declare",
+		},
 	}
 }
 
@@ -151,14 +163,17 @@ func (t target) connectFailure(ctx context.Context, at stage, err error) *failur
 		f.text = t.addr() + ": " + f.text
 		return f
 	}
+
 	f := &failure{at: at}
 	described := outcome.Failure{Err: err, Text: err.Error()}
 	if reply, ok := errors.AsType[*amqp.Error](err); ok {
-		f.code, described.Text = reply.Code, fmt.Sprintf("%d %s", reply.Code, reply.Reason)
+		f.code = reply.Code
+		described.Text = fmt.Sprintf("%d %s", reply.Code, reply.Reason)
 		_, described.Cure = places().Find(false, place{at, f.code})
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		described.Cure = "check host and port, and whether the broker runs"
 	}
+
 	described.Text = t.addr() + ": " + described.Text
 	f.text, f.err = t.destination().Describe(described)
 	return f

@@ -44,18 +44,22 @@ func parseTemplates(c Config) (*templates, error) {
 		if s.text == "" {
 			continue
 		}
+
 		t, err := s.kind.Parse(s.name, s.text)
 		if err != nil {
 			errs = append(errs, field.Errorf(s.name, "%w", err))
 			continue
 		}
+
 		if text, constant := t.Constant(); constant {
 			if err := s.check(text); err != nil {
 				errs = append(errs, field.Errorf(s.name, "%w", err))
 			}
 		}
+
 		*s.to = t
 	}
+
 	return &ts, errors.Join(errs...)
 }
 
@@ -111,40 +115,54 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 	var data *tmpl.Data
 	if c.needData {
 		var err error
-		if data, err = tmpl.NewData(e); err != nil {
+		data, err = tmpl.NewData(e)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	m := c.body.Encode(e)
 	if err := c.body.Render(&m, e, data); err != nil {
 		return nil, err
 	}
+
 	if len(m.Body) > c.cfg.MaxMessageBytes {
 		return nil, fmt.Errorf("the message has %d bytes, more than the %d of max_message_bytes", len(m.Body), c.cfg.MaxMessageBytes)
 	}
+
 	out := &outgoing{key: e.Type, publishing: amqp.Publishing{
-		ContentType: m.ContentType, DeliveryMode: amqp.Persistent,
-		MessageId: e.DedupeID(), Type: e.Type, Timestamp: e.CreatedAt, AppId: c.cfg.AppID,
-		Body: m.Body, Headers: make(amqp.Table, len(m.Headers)),
+		ContentType:  m.ContentType,
+		DeliveryMode: amqp.Persistent,
+		MessageId:    e.DedupeID(),
+		Type:         e.Type,
+		Timestamp:    e.CreatedAt,
+		AppId:        c.cfg.AppID,
+		Body:         m.Body,
+		Headers:      make(amqp.Table, len(m.Headers)),
 	}}
+
 	if c.cfg.Transient {
 		out.publishing.DeliveryMode = amqp.Transient
 	}
+
 	const properties = 6 * (1 + maxShort) // all that are not headers, at their longest
 	out.header = properties
 	for _, h := range m.Headers {
 		if routes(h.Name) {
 			continue
 		}
+
 		if len(h.Name) > maxShort {
 			return nil, fmt.Errorf("the name of a header has %d bytes: RabbitMQ takes %d", len(h.Name), maxShort)
 		}
+
 		if h.Name == delayHeader {
 			out.delayed = isDelay(h.Value)
 		}
 		out.publishing.Headers[h.Name] = h.Value
 		out.header += 1 + len(h.Name) + 1 + 4 + len(h.Value)
 	}
+
 	return out, c.render(out, data)
 }
 
@@ -154,21 +172,29 @@ func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func (c *encoder) render(out *outgoing, data *tmpl.Data) error {
 	var err error
-	if out.exchange, err = render(c.tmpl.exchange, data, "", name); err != nil {
+	out.exchange, err = render(c.tmpl.exchange, data, "", name)
+	if err != nil {
 		return err
 	}
+
 	if err := checkExchange(c.tmpl.exchange, out.exchange); err != nil {
 		return err
 	}
-	if out.key, err = render(c.tmpl.routingKey, data, out.key, name); err != nil {
+
+	out.key, err = render(c.tmpl.routingKey, data, out.key, name)
+	if err != nil {
 		return err
 	}
+
 	if depends(c.tmpl.routingKey) && hasEmptyWord(out.key) {
 		return fmt.Errorf("template %q: its result has an empty word: no dot at either end, and no two in a row", c.tmpl.routingKey.Name())
 	}
-	if out.publishing.Priority, err = render(c.tmpl.priority, data, 0, priority); err != nil {
+
+	out.publishing.Priority, err = render(c.tmpl.priority, data, 0, priority)
+	if err != nil {
 		return err
 	}
+
 	out.publishing.Expiration, err = render(c.tmpl.expiration, data, "", expiration)
 	return err
 }
@@ -179,17 +205,21 @@ func render[T any](t *tmpl.Template, data *tmpl.Data, unset T, parse func(string
 	if t == nil {
 		return unset, nil
 	}
+
 	text, constant := t.Constant()
 	if !constant {
 		var err error
-		if text, err = t.Render(data); err != nil {
+		text, err = t.Render(data)
+		if err != nil {
 			return unset, err
 		}
 	}
+
 	v, err := parse(text)
 	if err != nil {
 		return unset, fmt.Errorf("template %q: %w", t.Name(), err)
 	}
+
 	return v, nil
 }
 

@@ -17,6 +17,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	if err != nil {
 		return "", classify(&failure{at: stageMessage, text: err.Error()})
 	}
+
 	p := &m.publishing
 	fields := []message.Header{
 		{Name: "exchange", Value: m.exchange},
@@ -27,12 +28,15 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 		{Name: "delivery_mode", Value: strconv.Itoa(int(p.DeliveryMode))},
 		{Name: "priority", Value: strconv.Itoa(int(p.Priority))},
 	}
+
 	if p.Expiration != "" {
 		fields = append(fields, message.Header{Name: "expiration", Value: p.Expiration})
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(p.Headers)) {
 		fields = append(fields, message.Header{Name: "header " + name, Value: fmt.Sprint(p.Headers[name])})
 	}
+
 	return message.Preview(fields, p.Body), nil
 }
 

@@ -52,24 +52,33 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
 	h := &Handler{cfg: cfg, age: idle.MaxAge, renewEvery: idle.RenewEvery}
+
 	var errs []error
+
 	ts, err := parseTemplates(cfg)
 	errs = append(errs, err)
+
 	h.target, err = cfg.target()
 	errs = append(errs, err)
+
 	h.enc, err = newEncoder(cfg, ts)
 	errs = append(errs, err)
+
 	if cfg.TLS == nil && h.target.encrypted {
 		cfg.TLS = &handlers.TLS{}
 	}
 	h.tls, err = tlsconf.Load(cfg.TLS, o.BaseDir)
 	errs = append(errs, err)
+
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	h.ownExchange, h.ownRoute = depends(ts.exchange), routesByEvent(cfg, ts)
+
+	h.ownExchange = depends(ts.exchange)
+	h.ownRoute = routesByEvent(cfg, ts)
 	h.connector = newConnector(h.dial, o.Log)
 	return h, nil
 }
@@ -112,6 +121,7 @@ func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 //   - ctx's cause, if ctx was done first. The message may have arrived.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := h.newBatch(ctx, events)
+
 	for next := b.next(); len(next) > 0; next = b.next() {
 		if f := b.send(ctx, next); f != nil {
 			if ctx.Err() != nil {
@@ -123,6 +133,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 			break
 		}
 	}
+
 	b.learn()
 	return b.answers()
 }

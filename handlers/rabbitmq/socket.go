@@ -37,15 +37,20 @@ type socket struct {
 func (s *socket) Write(p []byte) (int, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
+
 	if s.holders == 0 {
 		return s.write(p)
 	}
-	if s.pending = append(s.pending, p...); len(s.pending) < flushAt {
+
+	s.pending = append(s.pending, p...)
+	if len(s.pending) < flushAt {
 		return len(p), nil
 	}
+
 	if err := s.flushLocked(); err != nil {
 		return 0, err
 	}
+
 	return len(p), nil
 }
 

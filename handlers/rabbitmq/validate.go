@@ -28,19 +28,26 @@ func (c Config) server() error {
 	var errs []error
 	if !c.URL.IsZero() {
 		for name, set := range map[string]bool{
-			"host": c.Host != "", "port": c.Port != 0, "username": c.Username != "", "password": !c.Password.IsZero(), "vhost": c.Vhost != "",
+			"host":     c.Host != "",
+			"port":     c.Port != 0,
+			"username": c.Username != "",
+			"password": !c.Password.IsZero(),
+			"vhost":    c.Vhost != "",
 		} {
 			if set {
 				errs = append(errs, field.Errorf(name, "url is set too: take one of them out"))
 			}
 		}
 	}
+
 	if _, err := c.target(); err != nil {
 		errs = append(errs, err)
 	}
+
 	if err := hostport.CheckHost(c.Host); err != nil {
 		errs = append(errs, field.Errorf("host", "%w", err))
 	}
+
 	errs = append(errs, field.Between("port", c.Port, 1, 65535))
 	return errors.Join(errs...)
 }
@@ -51,14 +58,18 @@ func (c Config) security() error {
 		field.Login(c.Username, c.Password, "RABBITMQ_PASSWORD"),
 		tlsconf.Check(c.TLS),
 	}
+
 	if c.Auth == AuthExternal {
 		if c.TLS == nil || c.TLS.CertFile == "" {
-			errs = append(errs, field.Errorf("auth", "external shows a certificate: set tls.cert_file and tls.key_file, or auth: %s", AuthPlain))
+			errs = append(errs, field.Errorf("auth", "external shows a certificate: set tls.cert_file and "+
+				"tls.key_file, or auth: %s", AuthPlain))
 		}
 		if c.Username != "" {
-			errs = append(errs, field.Errorf("username", "has no effect with auth: external, where the certificate is the identity: take it out"))
+			errs = append(errs, field.Errorf("username", "has no effect with auth: external, where the certificate is "+
+				"the identity: take it out"))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -70,11 +81,13 @@ func (c Config) limits() error {
 		field.Between("heartbeat", c.Heartbeat, minHeartbeat, maxHeartbeat),
 		field.Between("max_message_bytes", c.MaxMessageBytes, 1, limitMaxMessageBytes),
 	}
+
 	for name, text := range map[string]string{"app_id": c.AppID, "connection_name": c.ConnectionName} {
 		if len(text) > maxShort {
 			errs = append(errs, field.Errorf(name, "must have %d bytes at most, not %d", maxShort, len(text)))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -95,24 +108,29 @@ func (d Declare) validate() error {
 		case len(name) > maxShort:
 			errs = append(errs, field.Errorf(path, "must have %d bytes at most, not %d", maxShort, len(name)))
 		case strings.HasPrefix(name, "amq."):
-			errs = append(errs, field.Errorf(path, "names that begin with amq. belong to the broker: take another, or take it out of declare"))
+			errs = append(errs, field.Errorf(path, "names that begin with amq. belong to the broker: take another, or "+
+				"take it out of declare"))
 		}
 	}
+
 	arguments := func(path string, args map[string]any) {
 		if _, err := table(args); err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
 		}
 	}
+
 	for i, e := range d.Exchanges {
 		path := fmt.Sprintf("declare.exchanges.%d.", i)
 		name(path+"name", e.Name)
 		arguments(path+"arguments", e.Arguments)
 	}
+
 	for i, q := range d.Queues {
 		path := fmt.Sprintf("declare.queues.%d.", i)
 		name(path+"name", q.Name)
 		arguments(path+"arguments", q.Arguments)
 	}
+
 	for i, b := range d.Bindings {
 		path := fmt.Sprintf("declare.bindings.%d.", i)
 		for part, value := range map[string]string{"exchange": b.Exchange, "queue": b.Queue} {
@@ -120,11 +138,14 @@ func (d Declare) validate() error {
 				errs = append(errs, field.Errorf(path+part, "missing: name it"))
 			}
 		}
+
 		if len(b.RoutingKey) > maxShort {
 			errs = append(errs, field.Errorf(path+"routing_key", "must have %d bytes at most", maxShort))
 		}
+
 		arguments(path+"arguments", b.Arguments)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -135,6 +156,7 @@ func table(args map[string]any) (amqp.Table, error) {
 	if len(args) == 0 {
 		return nil, nil
 	}
+
 	out := make(amqp.Table, len(args))
 	for name, value := range args {
 		v, err := argument(value)
@@ -144,8 +166,10 @@ func table(args map[string]any) (amqp.Table, error) {
 		if len(name) > maxShort {
 			return nil, fmt.Errorf("a name has more than %d bytes", maxShort)
 		}
+
 		out[name] = v
 	}
+
 	return out, nil
 }
 
@@ -170,7 +194,8 @@ func argument(value any) (any, error) {
 		list := make([]any, len(v))
 		for i := range v {
 			var err error
-			if list[i], err = argument(v[i]); err != nil {
+			list[i], err = argument(v[i])
+			if err != nil {
 				return nil, err
 			}
 		}

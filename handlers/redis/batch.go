@@ -19,12 +19,14 @@ type batch struct {
 // run sends all groups and records the answers.
 func (b *batch) run(ctx context.Context, l *lane, all []group) {
 	stop := context.AfterFunc(ctx, l.abort)
+
 	// A replica takes a message as the primary does, and its own subscribers alone hear it. A server that
 	// was the primary for the batch before may be one by now.
 	var replica error
 	if b.h.cfg.Channel != "" && !l.cluster {
 		replica = primary(ctx, l)
 	}
+
 	switch {
 	case replica != nil:
 		for _, g := range all {
@@ -38,6 +40,7 @@ func (b *batch) run(ctx context.Context, l *lane, all []group) {
 	default:
 		b.runOne(ctx, l, all)
 	}
+
 	if !stop() {
 		l.broken = true
 	}
@@ -65,19 +68,25 @@ func (b *batch) runOne(ctx context.Context, l *lane, all []group) {
 	sending := make([]sent, len(all))
 	for i, g := range all {
 		s := sent{group: g}
+
 		if len(g.commands) > 1 {
 			s.multi = pipe.Do(ctx, "multi")
 		}
+
 		for _, c := range g.commands {
 			s.replies = append(s.replies, pipe.Do(ctx, c.args...))
 		}
+
 		if s.multi != nil {
 			s.exec = pipe.Do(ctx, "exec")
 		}
+
 		sending[i] = s
 	}
+
 	wait := b.wait(ctx, pipe)
 	done, whole := pipe.Exec(ctx)
+
 	if whole != nil && unread(done) {
 		for _, s := range sending {
 			b.failAll(s.commands, whole)
@@ -85,6 +94,7 @@ func (b *batch) runOne(ctx context.Context, l *lane, all []group) {
 		l.broken = !isReply(whole)
 		return
 	}
+
 	var lost error
 	for _, s := range sending {
 		if lost == nil {
@@ -93,9 +103,11 @@ func (b *batch) runOne(ctx context.Context, l *lane, all []group) {
 			b.failAll(s.commands, lost)
 		}
 	}
+
 	if lost == nil && wait != nil {
 		lost = b.readWait(wait, all)
 	}
+
 	l.broken = lost != nil
 }
 
@@ -105,6 +117,7 @@ func (b *batch) read(s sent) (lost error) {
 	if s.multi == nil {
 		return b.readEach(s)
 	}
+
 	switch err := s.multi.Err(); {
 	case code(err) == "NOAUTH":
 		b.failAll(s.commands, err)
@@ -117,6 +130,7 @@ func (b *batch) read(s sent) (lost error) {
 		b.failAll(s.commands, err)
 		return err
 	}
+
 	var refused error
 	for _, r := range s.replies {
 		switch err := r.Err(); {
@@ -132,6 +146,7 @@ func (b *batch) read(s sent) (lost error) {
 			return errConfused
 		}
 	}
+
 	err := s.exec.Err()
 	if goredis.HasErrorPrefix(err, "EXECABORT") {
 		if refused == nil {
@@ -140,10 +155,12 @@ func (b *batch) read(s sent) (lost error) {
 		b.failAll(s.commands, refused)
 		return nil
 	}
+
 	results, ok := s.exec.Val().([]any)
 	if err == nil && (!ok || len(results) != len(s.commands)) {
 		err = errConfused
 	}
+
 	if err != nil {
 		// The library gives up in the middle of the results where one of them is
 		// an error of certain kinds, and the unread answers would be taken for
@@ -151,6 +168,7 @@ func (b *batch) read(s sent) (lost error) {
 		b.failAll(s.commands, err)
 		return err
 	}
+
 	for i, c := range s.commands {
 		if failed, ok := results[i].(error); ok {
 			b.errs[c.event] = failed
@@ -158,6 +176,7 @@ func (b *batch) read(s sent) (lost error) {
 			b.errs[c.event] = b.check(results[i])
 		}
 	}
+
 	return nil
 }
 
@@ -181,7 +200,8 @@ func (b *batch) readEach(s sent) (lost error) {
 func (b *batch) check(reply any) error {
 	switch v := reply.(type) {
 	case string:
-		if b.h.cfg.Stream != "" && v != "" && v != "QUEUED" && v != "OK" {
+		isID := v != "" && v != "QUEUED" && v != "OK"
+		if b.h.cfg.Stream != "" && isID {
 			return nil
 		}
 	case int64:
@@ -210,9 +230,11 @@ func (b *batch) readWait(wait *goredis.Cmd, all []group) error {
 	if err == nil && n < b.h.cfg.WaitReplicas {
 		err = fmt.Errorf("%w: %d of %d within wait_timeout of %v", errReplicas, n, b.h.cfg.WaitReplicas, b.h.cfg.WaitTimeout)
 	}
+
 	if err == nil {
 		return nil
 	}
+
 	for _, g := range all {
 		for _, c := range g.commands {
 			if b.errs[c.event] == nil {
@@ -220,6 +242,7 @@ func (b *batch) readWait(wait *goredis.Cmd, all []group) error {
 			}
 		}
 	}
+
 	if isReply(err) || errors.Is(err, errReplicas) {
 		return nil
 	}
@@ -236,29 +259,36 @@ func (b *batch) runCluster(ctx context.Context, l *lane, all []group) {
 			b.failAll(g.commands, lost)
 			continue
 		}
+
 		pipe := l.client.TxPipeline()
 		replies := make([]*goredis.Cmd, len(g.commands))
 		for i, c := range g.commands {
 			replies[i] = pipe.Do(ctx, c.args...)
 		}
+
 		_, whole := pipe.Exec(ctx)
 		for i, c := range g.commands {
 			err := replies[i].Err()
 			if err == nil {
 				err = b.check(replies[i].Val())
 			}
+
 			if errors.Is(err, errConfused) && whole != nil {
 				err = whole
 			}
+
 			if goredis.HasErrorPrefix(err, "EXECABORT") && isReply(whole) {
 				err = whole // why it was aborted
 			}
+
 			b.errs[c.event] = err
 		}
+
 		if whole != nil && !isReply(whole) {
 			lost = whole
 		}
 	}
+
 	l.broken = lost != nil
 }
 

@@ -34,9 +34,11 @@ func (h *Handler) checkServer(ctx context.Context, l *lane) error {
 			return err
 		}
 	}
+
 	if h.cfg.Stream == "" {
 		return nil
 	}
+
 	text, err := l.client.Info(ctx, "memory").Result()
 	if err != nil {
 		if isReply(err) {
@@ -44,11 +46,14 @@ func (h *Handler) checkServer(ctx context.Context, l *lane) error {
 		}
 		return err
 	}
-	limit, policy := property(text, "maxmemory"), property(text, "maxmemory_policy")
+
+	limit := property(text, "maxmemory")
+	policy := property(text, "maxmemory_policy")
 	deletes := strings.HasPrefix(policy, "allkeys-") || strings.HasPrefix(policy, "volatile-") && h.cfg.Deduplicate > 0
 	if limit != "" && limit != "0" && deletes {
 		return fmt.Errorf("%w: maxmemory-policy is %s", errEvicts, policy)
 	}
+
 	return nil
 }
 

@@ -76,11 +76,13 @@ func (b *batch) runScripts(ctx context.Context, l *lane, all []group) {
 		for i, g := range all {
 			now[i] = group{g.key, g.commands[:min(len(g.commands), perScript)]}
 		}
+
 		unknown, lost := b.call(ctx, l, "evalsha", now)
 		if len(unknown) > 0 && lost == nil {
 			// The server has not seen the script since its start.
 			_, lost = b.call(ctx, l, "eval", unknown)
 		}
+
 		var next []group
 		for i, g := range all {
 			rest := g.commands[len(now[i].commands):]
@@ -88,12 +90,14 @@ func (b *batch) runScripts(ctx context.Context, l *lane, all []group) {
 			if lost != nil {
 				err = lost
 			}
+
 			if err != nil {
 				b.failAll(rest, err)
 			} else if len(rest) > 0 {
 				next = append(next, group{g.key, rest})
 			}
 		}
+
 		l.broken = lost != nil
 		all = next
 	}
@@ -108,27 +112,34 @@ func (b *batch) call(ctx context.Context, l *lane, how string, all []group) (unk
 	for i, g := range all {
 		replies[i] = pipe.Do(ctx, b.h.encoder.script.command(how, g)...)
 	}
+
 	wait := b.wait(ctx, pipe)
 	_, whole := pipe.Exec(ctx)
+
 	for i, g := range all {
 		err := replies[i].Err()
 		if _, ok := replies[i].Val().(int64); err == nil && !ok {
 			// The library leaves a command as if it had succeeded where it could not
 			// log in.
-			if err = whole; err == nil {
+			err = whole
+			if err == nil {
 				err = errConfused
 			}
 		}
+
 		if code(err) == "NOSCRIPT" {
 			unknown = append(unknown, g)
 		}
+
 		if err != nil && !isReply(err) {
 			lost = err
 		}
 		b.failAll(g.commands, err) // with nil all are there
 	}
+
 	if lost == nil && wait != nil {
 		lost = b.readWait(wait, all)
 	}
+
 	return unknown, lost
 }

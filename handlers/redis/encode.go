@@ -84,24 +84,38 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	m, err := message.New(cfg.Message, message.Binding{})
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, key: key, attributes: cfg.Format == handlers.FormatCloudEventsBinary, what: "stream", body: cfg.PayloadField, maxBytes: cfg.MaxMessageBytes}
+
+	e := &encoder{
+		message:    m,
+		key:        key,
+		attributes: cfg.Format == handlers.FormatCloudEventsBinary,
+		what:       "stream",
+		body:       cfg.PayloadField,
+		maxBytes:   cfg.MaxMessageBytes,
+	}
+
 	if cfg.Channel != "" {
 		e.what = "channel"
 	}
+
 	if cfg.MaxLen > 0 {
 		e.head = append(e.head, "maxlen", "~", cfg.MaxLen)
 	}
 	e.head = append(e.head, "*")
+
 	if cfg.Deduplicate > 0 {
 		e.script = &script{goredis.NewScript(deduplicate), cfg.Deduplicate}
 	}
+
 	if name, ok := key.Constant(); ok {
 		e.fixed = name
 	}
+
 	return e, nil
 }
 
@@ -133,21 +147,26 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	var data *tmpl.Data
 	if e.fixed == "" || e.message.Renders() {
 		var err error
-		if data, err = tmpl.NewData(ev); err != nil {
+		data, err = tmpl.NewData(ev)
+		if err != nil {
 			return command{}, err
 		}
 	}
+
 	key := e.fixed
 	if key == "" {
 		var err error
-		if key, err = e.render(data); err != nil {
+		key, err = e.render(data)
+		if err != nil {
 			return command{}, err
 		}
 	}
+
 	m := e.message.Encode(ev)
 	if err := e.message.Render(&m, ev, data); err != nil {
 		return command{}, err
 	}
+
 	size := len(key) + len(m.Body)
 	c := command{event: i, key: key}
 	if e.what == "channel" {
@@ -155,20 +174,24 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	} else {
 		c.args = append(c.args, "xadd", key)
 		c.args = append(c.args, e.head...)
+
 		if e.message.Raw(ev) { // without the content type, readers would take the body for JSON
 			m.Headers = append(m.Headers, message.Header{Name: e.typeField(), Value: m.ContentType})
 		}
 		c.args, size = e.fields(c.args, m, size)
 	}
+
 	if e.script != nil {
 		c.id = uniqueID(ev)
 		if n := len(c.args); n > maxArgs {
 			return command{}, fmt.Errorf("the entry has %d fields, more than deduplicate can add, %d", n/2-1, maxArgs/2-1)
 		}
 	}
+
 	if size > e.maxBytes {
 		return command{}, fmt.Errorf("the event has %d bytes, more than max_message_bytes of %d", size, e.maxBytes)
 	}
+
 	return c, nil
 }
 

@@ -23,6 +23,7 @@ type endpoint struct {
 // endpoint returns the endpoint of c, and the mistakes in it, joined.
 func (c Config) endpoint() (endpoint, error) {
 	e := endpoint{username: c.Username, password: c.Password, database: c.Database, tls: c.TLS}
+
 	switch {
 	case c.URL.IsZero() && len(c.Addresses) == 0:
 		return e, field.Errorf("url", "missing: write redis://redis.example.com:6379, or name addresses")
@@ -31,10 +32,12 @@ func (c Config) endpoint() (endpoint, error) {
 	case !c.URL.IsZero():
 		return e, e.readURL(c)
 	}
+
 	port := defaultPort
 	if c.SentinelMaster != "" {
 		port = defaultSentinelPort
 	}
+
 	var errs []error
 	for i, addr := range c.Addresses {
 		if err := hostport.Check(addr, "redis.example.com:"+port); err != nil {
@@ -43,9 +46,11 @@ func (c Config) endpoint() (endpoint, error) {
 		}
 		e.addresses = append(e.addresses, hostport.WithPort(addr, port))
 	}
+
 	if len(c.Addresses) > 1 && !c.Cluster && c.SentinelMaster == "" {
 		errs = append(errs, field.Errorf("addresses", "several need cluster: true, or the name of a sentinel_master"))
 	}
+
 	return e, errors.Join(errs...)
 }
 
@@ -56,8 +61,10 @@ func (e *endpoint) readURL(c Config) error {
 	if err != nil {
 		return field.Errorf("url", "is not a URL: write %s, with %%40 for an @ in the password and so on", want)
 	}
+
 	var errs []error
 	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
+
 	switch {
 	case u.Scheme != "redis" && u.Scheme != "rediss":
 		wrong("url", "must begin with redis:// or rediss://")
@@ -68,20 +75,26 @@ func (e *endpoint) readURL(c Config) error {
 	case u.Scheme == "redis" && c.TLS != nil:
 		wrong("tls", "the URL begins with redis://, which is without TLS: write rediss://, or take tls out")
 	}
+
 	if err := hostport.Check(u.Host, "redis.example.com:"+defaultPort); err != nil && u.Hostname() != "" {
 		wrong("url", "%w", err)
 	}
+
 	e.addresses = []string{hostport.WithPort(u.Host, defaultPort)}
 	if u.Scheme == "rediss" && e.tls == nil {
 		e.tls = &handlers.TLS{}
 	}
+
 	if u.User != nil {
 		if c.Username != "" || !c.Password.IsZero() {
 			wrong("username", "the URL has a user or a password too: take one of them out")
 		}
+
 		password, _ := u.User.Password()
-		e.username, e.password = u.User.Username(), handlers.NewSecret(password)
+		e.username = u.User.Username()
+		e.password = handlers.NewSecret(password)
 	}
+
 	if path := strings.Trim(u.Path, "/"); path != "" {
 		n, err := strconv.Atoi(path)
 		if err != nil {
@@ -89,7 +102,9 @@ func (e *endpoint) readURL(c Config) error {
 		} else if c.Database != 0 && c.Database != n {
 			wrong("database", "the URL names another one: take one of them out")
 		}
+
 		e.database = n
 	}
+
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -58,8 +59,10 @@ func meaning(err error) string {
 	if c != "ERR" && c != "NOPERM" {
 		return c
 	}
+
 	text := err.Error()
 	has := func(part string) bool { return strings.Contains(text, part) }
+
 	switch {
 	case c == "NOPERM" || has("user executing the script"):
 		if has("access") { // to a key or channel; otherwise it is a command
@@ -87,13 +90,23 @@ func (h *Handler) codes() outcome.Table[string] {
 	if h.encoder.script != nil {
 		rights = "allow it: ACL SETUSER name " + scriptRights + " +wait"
 	}
+
 	return outcome.Table[string]{
-		{Codes: []string{tooLarge}, Class: outcome.Permanent, Cure: "set max_message_bytes to the server's proto-max-bulk-len, or raise that"},
+		{
+			Codes: []string{tooLarge},
+			Class: outcome.Permanent,
+			Cure:  "set max_message_bytes to the server's proto-max-bulk-len, or raise that",
+		},
 		{Codes: []string{tooManyClients}, Class: outcome.Unavailable, Cure: "raise maxclients of the server"},
 		{Codes: []string{exhausted}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
 		{Codes: []string{"NOPERM"}, Class: outcome.Unavailable, Cure: rights},
 		{Codes: []string{noAccess}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: rights},
-		{Codes: []string{"WRONGTYPE"}, Class: outcome.Unavailable, Own: outcome.UnclearRetry, Cure: "the key holds something other than a stream: rename one of them"},
+		{
+			Codes: []string{"WRONGTYPE"},
+			Class: outcome.Unavailable,
+			Own:   outcome.UnclearRetry,
+			Cure:  "the key holds something other than a stream: rename one of them",
+		},
 		{
 			Codes: []string{"CROSSSLOT"}, Class: outcome.Unavailable, Own: outcome.UnclearRetry,
 			Cure: "the ids for deduplicate must be in the slot of the stream: give it a name without braces, or with a hash tag",
@@ -104,7 +117,11 @@ func (h *Handler) codes() outcome.Table[string] {
 		{Codes: []string{"MISCONF"}, Class: outcome.Unavailable, Cure: "the server cannot write to its disk"},
 		{Codes: []string{"READONLY"}, Class: outcome.Unavailable, Cure: "that is a replica: name the primary, or use sentinel_master"},
 		{Codes: []string{"NOREPLICAS"}, Class: outcome.Unavailable, Cure: "replicas are missing: see min-replicas-to-write"},
-		{Codes: []string{"MOVED", "ASK"}, Class: outcome.Unavailable, Cure: "it is a cluster: set cluster: true; else it is moving the key"},
+		{
+			Codes: []string{"MOVED", "ASK"},
+			Class: outcome.Unavailable,
+			Cure:  "it is a cluster: set cluster: true; else it is moving the key",
+		},
 		{Codes: []string{"CLUSTERDOWN"}, Class: outcome.Unavailable, Cure: "nodes of the cluster are missing"},
 	}
 }
@@ -114,8 +131,16 @@ func (h *Handler) codes() outcome.Table[string] {
 func causes() outcome.Table[error] {
 	return outcome.Table[error]{
 		{Codes: []error{errNoSubscribers}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
-		{Codes: []error{errReplicas}, Class: outcome.Unavailable, Cure: "the primary has the event, so it will come again; check the replicas, or raise wait_timeout"},
-		{Codes: []error{errReplica}, Class: outcome.Unavailable, Cure: "its subscribers alone would hear a message: name the primary, or use sentinel_master"},
+		{
+			Codes: []error{errReplicas},
+			Class: outcome.Unavailable,
+			Cure:  "the primary has the event, so it will come again; check the replicas, or raise wait_timeout",
+		},
+		{
+			Codes: []error{errReplica},
+			Class: outcome.Unavailable,
+			Cure:  "its subscribers alone would hear a message: name the primary, or use sentinel_master",
+		},
 		{Codes: []error{errEvicts}, Class: outcome.Unavailable, Cure: "set maxmemory-policy noeviction, or take a server of its own"},
 		{
 			Codes: []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE}, Class: outcome.Unavailable,
@@ -130,9 +155,13 @@ func (h *Handler) lookUp(err error, alone bool) (class outcome.Class, cure strin
 	means := meaning(err)
 	if means == "" {
 		class, cure = outcome.Match(causes(), own, err)
-	} else if class, cure = h.codes().Find(own, means); means == tooLarge && !alone {
-		class = outcome.Unavailable
+	} else {
+		class, cure = h.codes().Find(own, means)
+		if means == tooLarge && !alone {
+			class = outcome.Unavailable
+		}
 	}
+
 	if class == outcome.Unknown {
 		return outcome.Unavailable, h.timeoutCure(err)
 	}
@@ -141,21 +170,29 @@ func (h *Handler) lookUp(err error, alone bool) (class outcome.Class, cure strin
 
 // answer returns the error of DeliverBatch for a failure.
 func (h *Handler) answer(ctx context.Context, err error, events int) error {
-	decided := isReply(err) || outcome.IsContent(err) || errors.Is(err, errReplicas) || errors.Is(err, errNoSubscribers) || errors.Is(err, errReplica)
+	isKnown := slices.ContainsFunc([]error{errReplicas, errNoSubscribers, errReplica}, func(known error) bool {
+		return errors.Is(err, known)
+	})
+	decided := isKnown || isReply(err) || outcome.IsContent(err)
 	if ctx.Err() != nil && !decided {
 		return h.out.Ended(ctx, "")
 	}
+
 	class, cure := h.lookUp(err, events == 1)
+
 	// Redis repeats the arguments of a command that it does not know: a payload, perhaps.
 	text, _, cut := strings.Cut(err.Error(), ", with args beginning with:")
+
 	if code(err) != "" && h.encoder.fixed != "" {
 		// A name made of a payload does not belong into logs.
 		text = h.encoder.what + " " + h.encoder.fixed + ": " + text
 	}
+
 	f := outcome.Failure{Err: err, Text: text, Cure: cure}
 	if reply, ok := errors.AsType[goredis.Error](err); ok && !cut {
 		f.Code = reply
 	}
+
 	return class.Mark(0, h.out.Line(f))
 }
 

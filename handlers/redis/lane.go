@@ -42,9 +42,17 @@ type lane struct {
 }
 
 func newLane(ctx context.Context, h *Handler) *lane {
-	l := &lane{cfg: h.cfg, tls: h.tls, cluster: h.cfg.Cluster, record: idle.NewRecord(), conns: make(map[*conn]struct{})}
+	l := &lane{
+		cfg:     h.cfg,
+		tls:     h.tls,
+		cluster: h.cfg.Cluster,
+		record:  idle.NewRecord(),
+		conns:   make(map[*conn]struct{}),
+	}
+
 	// The lane outlives the delivery that needed it first.
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+
 	l.client = goredis.NewUniversalClient(&goredis.UniversalOptions{
 		Addrs:            h.at.addresses,
 		MasterName:       h.cfg.SentinelMaster,
@@ -70,6 +78,7 @@ func newLane(ctx context.Context, h *Handler) *lane {
 		ConnMaxLifetime:  h.age,
 		PipelinePoolSize: -1,
 	})
+
 	return l
 }
 
@@ -77,21 +86,26 @@ func newLane(ctx context.Context, h *Handler) *lane {
 func (l *lane) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.cfg.ConnectTimeout, errConnectTimeout)
 	defer cancel()
+
 	stop := context.AfterFunc(l.ctx, cancel) //nolint:contextcheck // either context ends it
 	defer stop()
+
 	raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, dialError(ctx, addr, err)
 	}
+
 	c := &conn{Conn: raw, raw: raw, lane: l}
 	if l.tls != nil {
 		conf := l.tls.Clone()
 		if conf.ServerName == "" {
-			if conf.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+			conf.ServerName, _, err = net.SplitHostPort(addr)
+			if err != nil {
 				_ = raw.Close() // not used yet
 				return nil, err
 			}
 		}
+
 		encrypted := tls.Client(raw, conf)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
 			_ = raw.Close() // it is the handshake that has failed
@@ -99,12 +113,15 @@ func (l *lane) dial(ctx context.Context, network, addr string) (net.Conn, error)
 		}
 		c.Conn = encrypted
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.dead {
 		_ = raw.Close() // not used yet
 		return nil, net.ErrClosed
 	}
+
 	l.conns[c] = struct{}{}
 	return c, nil
 }

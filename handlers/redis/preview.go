@@ -14,15 +14,19 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	if err != nil {
 		return "", delivery.Permanent(fmt.Errorf("redis: %w", err))
 	}
+
 	body, _ := c.args[len(c.args)-1].([]byte)
 	fields := []message.Header{{Name: h.encoder.what, Value: c.key}}
 	if h.encoder.what == "stream" {
 		pairs := c.args[2+len(h.encoder.head) : len(c.args)-2]
 		for i := 0; i+1 < len(pairs); i += 2 {
-			fields = append(fields, message.Header{Name: "field " + fmt.Sprint(pairs[i]), Value: fmt.Sprint(pairs[i+1])})
+			name := "field " + fmt.Sprint(pairs[i])
+			fields = append(fields, message.Header{Name: name, Value: fmt.Sprint(pairs[i+1])})
 		}
+
 		fields = append(fields, message.Header{Name: "field " + h.encoder.body, Value: "(below)"})
 	}
+
 	return message.Preview(fields, body), nil
 }
 

@@ -62,20 +62,27 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	h := &Handler{cfg: cfg, encoder: enc, age: idle.MaxAge}
-	if h.at, err = cfg.endpoint(); err != nil {
+	h.at, err = cfg.endpoint()
+	if err != nil {
 		return nil, err
 	}
+
 	h.out = outcome.New("redis", "check the port, or take tls out", h.at.password.Reveal(), cfg.SentinelPassword.Reveal())
 	h.out.Safe = []error{errReplicas, errNoSubscribers, errReplica, errEvicts}
-	if h.tls, err = tlsconf.Load(h.at.tls, o.BaseDir); err != nil {
+
+	h.tls, err = tlsconf.Load(h.at.tls, o.BaseDir)
+	if err != nil {
 		return nil, err
 	}
+
 	return h, nil
 }
 
@@ -99,6 +106,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{h.out.Ended(ctx, "")}, len(events))
 	}
+
 	b := &batch{h: h, errs: make([]error, len(events))}
 	var commands []command
 	for i, ev := range events {
@@ -109,15 +117,18 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		}
 		commands = append(commands, c)
 	}
+
 	if len(commands) > 0 {
 		l, open := h.idle.Take(func() *lane { return newLane(ctx, h) })
 		if !open {
 			return slices.Repeat([]error{h.out.Closed()}, len(events))
 		}
+
 		if !l.record.Serves(events) {
 			l.close()
 			l = newLane(ctx, h)
 		}
+
 		b.run(ctx, l, groups(commands))
 		answers := b.answers(ctx)
 		l.record.Learn(answers)

@@ -55,19 +55,25 @@ func parseBlocks(text string) ([]json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, markdown := make(map[string]bool), 0
+
+	ids := make(map[string]bool)
+	markdown := 0
 	for i, raw := range blocks {
 		n, err := checkBlock(raw, ids)
 		if err == nil {
 			err = readable(raw)
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("has a mistake in block %d: %w", i+1, err)
 		}
-		if markdown += n; markdown > maxMarkdownText {
+
+		markdown += n
+		if markdown > maxMarkdownText {
 			return nil, fmt.Errorf("has more than %d characters in markdown blocks: shorten them", maxMarkdownText)
 		}
 	}
+
 	return blocks, nil
 }
 
@@ -76,6 +82,7 @@ func parseBlocks(text string) ([]json.RawMessage, error) {
 func splitBlocks(text string) ([]json.RawMessage, error) {
 	var blocks []json.RawMessage
 	data := []byte(strings.TrimSpace(text))
+
 	if len(data) > 0 && data[0] == '{' {
 		var payload struct {
 			Blocks json.RawMessage `json:"blocks"`
@@ -84,16 +91,20 @@ func splitBlocks(text string) ([]json.RawMessage, error) {
 			data = payload.Blocks
 		}
 	}
+
 	if err := json.Unmarshal(data, &blocks); err != nil {
 		if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
 			line := 1 + strings.Count(text[:min(int(bad.Offset), len(text))], "\n")
-			return nil, fmt.Errorf("is not valid JSON (near line %d): write values as {{ json .Payload.x }}, and no comma after the last one", line)
+			return nil, fmt.Errorf("is not valid JSON (near line %d): write values as {{ json .Payload.x }}, and no "+
+				"comma after the last one", line)
 		}
 		return nil, errors.New("is not a JSON array of blocks: write [ {...}, {...} ]")
 	}
+
 	if len(blocks) > maxBlocks {
 		return nil, fmt.Errorf("has %d blocks: Slack takes %d", len(blocks), maxBlocks)
 	}
+
 	return blocks, nil
 }
 
@@ -114,16 +125,20 @@ func checkBlock(raw json.RawMessage, ids map[string]bool) (markdown int, err err
 		}
 		return 0, errors.New("it is not a JSON object")
 	}
+
 	if err := checkType(b.Type); err != nil {
 		return 0, err
 	}
+
 	if b.ID != "" && ids[b.ID] {
 		return 0, errors.New("its block_id is that of another block: take it out, or choose another")
 	}
 	ids[b.ID] = true
+
 	if err := within("block_id", b.ID, maxBlockID); err != nil {
 		return 0, err
 	}
+
 	switch b.Type {
 	case "section":
 		return 0, checkSection(b)
@@ -134,7 +149,10 @@ func checkBlock(raw json.RawMessage, ids map[string]bool) (markdown int, err err
 	case "actions":
 		return 0, count("elements", len(b.Elements), maxActions)
 	case "image":
-		return 0, errors.Join(within("image_url", b.ImageURL, maxImageURL), within("alt_text", b.AltText, maxAltText))
+		return 0, errors.Join(
+			within("image_url", b.ImageURL, maxImageURL),
+			within("alt_text", b.AltText, maxAltText),
+		)
 	case "markdown":
 		var text string
 		if json.Unmarshal(b.Text, &text) != nil || text == "" {
@@ -150,19 +168,23 @@ func checkSection(b block) error {
 	if len(b.Text) == 0 && len(b.Fields) == 0 {
 		return errors.New("text and fields are missing: a section needs one of them")
 	}
+
 	if len(b.Text) > 0 {
 		if err := checkTextObject("text", b.Text, maxBlockText); err != nil {
 			return err
 		}
 	}
+
 	if len(b.Fields) > maxFields {
 		return count("fields", len(b.Fields), maxFields)
 	}
+
 	for i, f := range b.Fields {
 		if err := checkTextObject(fmt.Sprintf("fields.%d", i), f, maxFieldText); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

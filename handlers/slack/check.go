@@ -38,17 +38,20 @@ func (p *webhookPoster) check(ctx context.Context) *answer {
 		a.sendError = err
 		return a
 	}
+
 	root := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}
 	request, err := http.NewRequestWithContext(ctx, http.MethodHead, root.String(), http.NoBody)
 	if err != nil {
 		a.sendError = err
 		return a
 	}
+
 	response, err := a.client(p.http).Do(request)
 	if err != nil {
 		a.readError = err
 		return a
 	}
+
 	_ = response.Body.Close() // of HEAD
 	a.ok = true
 	return a

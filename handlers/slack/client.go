@@ -50,24 +50,30 @@ func (a *answer) classify(err error) {
 }
 
 func (*apiPoster) options(m *message) []slackgo.MsgOption {
-	options := []slackgo.MsgOption{slackgo.MsgOptionMetadata(slackgo.SlackMetadata{EventType: metadataType, EventPayload: m.metadata})}
+	options := []slackgo.MsgOption{
+		slackgo.MsgOptionMetadata(slackgo.SlackMetadata{EventType: metadataType, EventPayload: m.metadata}),
+	}
 	add := func(set bool, o slackgo.MsgOption) {
 		if set {
 			options = append(options, o)
 		}
 	}
+
 	add(m.text != "", slackgo.MsgOptionText(m.text, false))
 	add(len(m.blocks) > 0, slackgo.MsgOptionBlocks(asBlocks(m.blocks)...))
 	add(m.threadTS != "", slackgo.MsgOptionTS(m.threadTS))
 	add(m.username != "", slackgo.MsgOptionUsername(m.username))
 	add(m.iconEmoji != "", slackgo.MsgOptionIconEmoji(m.iconEmoji))
 	add(m.iconURL != "", slackgo.MsgOptionIconURL(m.iconURL))
+
 	if m.unfurlLinks != nil {
 		add(*m.unfurlLinks, slackgo.MsgOptionEnableLinkUnfurl())
 		add(!*m.unfurlLinks, slackgo.MsgOptionDisableLinkUnfurl())
 	}
+
 	// Slack shows previews of media unless a message forbids them.
 	add(m.unfurlMedia != nil && !*m.unfurlMedia, slackgo.MsgOptionDisableMediaUnfurl())
+
 	return options
 }
 
@@ -80,12 +86,19 @@ type webhookPoster struct {
 func (p *webhookPoster) post(ctx context.Context, m *message) *answer {
 	a := &answer{}
 	msg := &slackgo.WebhookMessage{
-		Text: m.text, ThreadTimestamp: m.threadTS, Username: m.username, IconEmoji: m.iconEmoji, IconURL: m.iconURL,
-		UnfurlLinks: m.unfurlLinks, UnfurlMedia: m.unfurlMedia,
+		Text:            m.text,
+		ThreadTimestamp: m.threadTS,
+		Username:        m.username,
+		IconEmoji:       m.iconEmoji,
+		IconURL:         m.iconURL,
+		UnfurlLinks:     m.unfurlLinks,
+		UnfurlMedia:     m.unfurlMedia,
 	}
+
 	if len(m.blocks) > 0 {
 		msg.Blocks = &slackgo.Blocks{BlockSet: asBlocks(m.blocks)}
 	}
+
 	err := slackgo.PostWebhookCustomHTTPContext(ctx, p.url, a.client(p.http), msg)
 	a.readError = err
 	// 200 alone could as well be the page of a proxy.

@@ -36,9 +36,24 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unclear, Cure: "fix the event, or text and blocks",
 		},
-		{Codes: []string{"channel_not_found", "user_not_found"}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "check channel; into a private one the app must be invited"},
-		{Codes: []string{"not_in_channel"}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "invite the app into the channel, or give it the scope chat:write.public"},
-		{Codes: []string{"is_archived", "channel_is_archived"}, Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "unarchive the channel, or name another"},
+		{
+			Codes: []string{"channel_not_found", "user_not_found"},
+			Class: outcome.Unavailable,
+			Own:   outcome.Unclear,
+			Cure:  "check channel; into a private one the app must be invited",
+		},
+		{
+			Codes: []string{"not_in_channel"},
+			Class: outcome.Unavailable,
+			Own:   outcome.Unclear,
+			Cure:  "invite the app into the channel, or give it the scope chat:write.public",
+		},
+		{
+			Codes: []string{"is_archived", "channel_is_archived"},
+			Class: outcome.Unavailable,
+			Own:   outcome.Unclear,
+			Cure:  "unarchive the channel, or name another",
+		},
 		{
 			Codes: []string{
 				"restricted_action", "restricted_action_read_only_channel", "restricted_action_thread_only_channel",
@@ -49,10 +64,17 @@ func codes() outcome.Table[string] {
 			Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "let an administrator allow posting there, or name another channel",
 		},
 		{
-			Codes: []string{"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type"},
+			Codes: []string{
+				"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive",
+				"invalid_token", "not_allowed_token_type",
+			},
 			Class: outcome.Unauthorized, Cure: "give a valid bot token",
 		},
-		{Codes: []string{"missing_scope", "no_permission"}, Class: outcome.Unavailable, Cure: "give the app the scope chat:write, and install it again"},
+		{
+			Codes: []string{"missing_scope", "no_permission"},
+			Class: outcome.Unavailable,
+			Cure:  "give the app the scope chat:write, and install it again",
+		},
 		{
 			Codes: []string{
 				"org_login_required", "team_added_to_org", "team_access_not_granted", "access_denied", "accesslimited",
@@ -72,7 +94,10 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unavailable, Cure: "check api_url, and proxies on the way",
 		},
-		{Codes: []string{"internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error"}, Class: outcome.Unavailable},
+		{
+			Codes: []string{"internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error"},
+			Class: outcome.Unavailable,
+		},
 		{Codes: []string{"ratelimited", "rate_limited", "message_limit_exceeded", "too_many_requests"}, Class: outcome.Throttled},
 	}
 }
@@ -107,30 +132,37 @@ func destination(token, webhook string) *outcome.Destination {
 // verdict returns the error of Deliver for an answer. No other function decides this.
 // rctx is the context of the request, and ctx the context of the delivery.
 func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
+	isUnknown := a.status == http.StatusOK && a.code == ""
 	switch {
 	case a.ok:
 		return nil
-	case a.status == 0 || a.status == http.StatusOK && a.code == "" && a.isCut():
+	case a.status == 0, isUnknown && a.isCut():
 		return h.silence(ctx, rctx, a)
-	case a.status == http.StatusOK && a.code == "":
+	case isUnknown:
 		return delivery.Unavailable(h.out.Line(outcome.Failure{
 			Text: "the server that answers is not Slack: " + string(a.body), Cure: "check api_url or webhook_url, and proxies",
 		}))
 	}
+
 	if a.code == "" {
 		a.code = codeIn(a.body)
 	}
+
 	class, cure := codes().Find(!isFixed(h.templates.channel), a.code)
 	if class == outcome.Unknown {
 		class, cure = threadCodes().Find(!isFixed(h.templates.threadTS), a.code)
 	}
+
 	byStatus, _ := statuses().Find(false, a.status)
 	class = cmp.Or(class, byStatus, outcome.Unavailable)
+
 	err := error(h.out.Line(outcome.Failure{Text: a.text(), Cure: cure}))
+
 	if a.retryAfter > 0 {
 		h.gate.hold(a.retryAfter) // also for deliveries that wait for their turn
 		err = delivery.RetryAfter(a.retryAfter, err)
 	}
+
 	return class.Mark(a.retryAfter, err)
 }
 

@@ -48,11 +48,13 @@ func (g *gate) wait(ctx context.Context, channel string) error {
 		if err := sleep(ctx, g.held(), busyError{what: "slack has asked for a pause", asked: true}); err != nil {
 			return err
 		}
+
 		turn := g.channel(channel).Reserve()
 		if err := sleep(ctx, turn.Delay(), busyError{what: "slack allows one message per second and channel"}); err != nil {
 			turn.Cancel()
 			return err
 		}
+
 		if g.held() == 0 {
 			return nil
 		}
@@ -114,15 +116,19 @@ func sleep(ctx context.Context, d time.Duration, busy busyError) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+
 	if d <= 0 {
 		return nil
 	}
+
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
 		busy.wait = d.Round(time.Millisecond)
 		return &busy
 	}
+
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-t.C:
 		return nil

@@ -55,39 +55,51 @@ func parseTemplates(c Config) (*templates, error) {
 		if strings.TrimSpace(text) == "" {
 			return nil
 		}
+
 		t, err := kind.Parse(path, text)
 		if err != nil {
 			errs = append(errs, field.Errorf(path, "%w", err))
 			return nil
 		}
+
 		if constant, ok := t.Constant(); ok {
 			if err := check(strings.TrimSpace(constant)); err != nil {
 				errs = append(errs, field.Errorf(path, "%w", err))
 			}
 		}
+
 		return t
 	}
+
 	text, blocks := kinds(c)
 	t := &templates{
-		channel:     parse(tmpl.SlackChannel, "channel", c.Channel, checkLine),
-		threadTS:    parse(tmpl.Checked, "thread_ts", c.ThreadTS, checkTS),
-		text:        parse(text, "text", c.Text, checkText),
-		blocks:      parse(blocks, "blocks", c.Blocks, func(s string) error { _, err := parseBlocks(s); return err }),
+		channel:  parse(tmpl.SlackChannel, "channel", c.Channel, checkLine),
+		threadTS: parse(tmpl.Checked, "thread_ts", c.ThreadTS, checkTS),
+		text:     parse(text, "text", c.Text, checkText),
+		blocks: parse(blocks, "blocks", c.Blocks, func(s string) error {
+			_, err := parseBlocks(s)
+			return err
+		}),
 		username:    parse(tmpl.Text, "username", c.Username, checkLine),
 		iconEmoji:   parse(tmpl.Checked, "icon_emoji", c.IconEmoji, checkEmoji),
 		iconURL:     parse(iconKind(c.IconURL), "icon_url", c.IconURL, checkLine),
-		unfurlLinks: c.UnfurlLinks, unfurlMedia: c.UnfurlMedia,
+		unfurlLinks: c.UnfurlLinks,
+		unfurlMedia: c.UnfurlMedia,
 	}
+
 	escaped := []string{"&amp;", "&", "&lt;", "<", "&gt;", ">"}
 	if blocks == tmpl.SlackMarkdown {
 		escaped = append(escaped, `\[`, "[", `\]`, "]")
 	}
+
 	if !c.RawValues {
 		t.unescape = strings.NewReplacer(escaped...)
 	}
+
 	if err := trySample(t.blocks); err != nil {
 		errs = append(errs, field.Errorf("blocks", "%w", err))
 	}
+
 	return t, errors.Join(errs...)
 }
 
@@ -120,44 +132,57 @@ func (t *templates) build(e *delivery.Event) (*message, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	m := &message{
-		unfurlLinks: t.unfurlLinks, unfurlMedia: t.unfurlMedia,
+		unfurlLinks: t.unfurlLinks,
+		unfurlMedia: t.unfurlMedia,
 		metadata: map[string]any{
 			// As text, because JavaScript rounds large numbers.
-			"event_id": strconv.FormatInt(e.ID, 10), "event_type": oneline.Cut(e.Type, oneline.MaxReply), "destination": e.Destination,
+			"event_id":    strconv.FormatInt(e.ID, 10),
+			"event_type":  oneline.Cut(e.Type, oneline.MaxReply),
+			"destination": e.Destination,
 		},
 	}
+
 	if e.Replay > 0 {
 		m.metadata["replay"] = e.Replay
 	}
 	if trace := e.Headers["traceparent"]; trace != "" {
 		m.metadata["traceparent"] = oneline.Cut(trace, oneline.MaxReply)
 	}
+
 	r := renderer{data: data}
 	m.channel = r.line(t.channel, checkLine)
 	m.threadTS = r.line(t.threadTS, checkTS)
 	m.username = r.line(t.username, checkLine)
 	m.iconEmoji = r.line(t.iconEmoji, checkEmoji)
 	m.iconURL = r.line(t.iconURL, checkLine)
+
 	m.text = r.render(t.text, checkText)
 	blocks := r.render(t.blocks, func(string) error { return nil })
+
 	if r.err != nil {
 		return nil, r.err
 	}
+
 	if t.channel != nil && m.channel == "" {
 		return nil, errors.New(`template "channel" yields nothing: fix the event, or the template`)
 	}
+
 	if blocks != "" {
-		if m.blocks, err = parseBlocks(blocks); err != nil {
+		m.blocks, err = parseBlocks(blocks)
+		if err != nil {
 			return nil, fmt.Errorf("the output of template %q %w", "blocks", err)
 		}
 		if t.unescape != nil {
 			unescapeURLs(m.blocks, t.unescape)
 		}
 	}
+
 	if m.text == "" && len(m.blocks) == 0 {
 		return nil, errors.New("templates text and blocks yield nothing: fix the event, or the templates")
 	}
+
 	return m, nil
 }
 
@@ -171,16 +196,19 @@ func (r *renderer) render(t *tmpl.Template, check func(string) error) string {
 	if t == nil || r.err != nil {
 		return ""
 	}
+
 	text, err := t.Render(r.data)
 	if err != nil {
 		r.err = err
 		return ""
 	}
+
 	text = strings.TrimSpace(text)
 	if err := check(text); err != nil {
 		r.err = fmt.Errorf("the output of template %q %w", t.Name(), err)
 		return ""
 	}
+
 	return text
 }
 
@@ -207,9 +235,12 @@ func checkTS(s string) error {
 }
 
 func checkEmoji(s string) error {
-	if s != "" && (len(s) < 3 || s[0] != ':' || s[len(s)-1] != ':' || strings.ContainsAny(s, " \t\r\n")) {
+	isInColons := len(s) > 2 && s[0] == ':' && s[len(s)-1] == ':'
+	hasBlanks := strings.ContainsAny(s, " \t\r\n")
+	if s != "" && (!isInColons || hasBlanks) {
 		return errors.New("is not the name of an emoji: write one in colons, such as :package: for example")
 	}
+
 	return checkLine(s)
 }
 
@@ -227,12 +258,15 @@ func unescapeURLs(blocks []json.RawMessage, unescape *strings.Replacer) {
 		if !bytes.ContainsAny(block, `&\`) {
 			continue
 		}
+
 		dec := json.NewDecoder(bytes.NewReader(block))
 		dec.UseNumber()
+
 		var v any
 		if dec.Decode(&v) != nil {
 			continue // parseBlocks has read it already
 		}
+
 		unescapeIn(v, unescape)
 		if out, err := json.Marshal(v); err == nil {
 			blocks[i] = out
@@ -248,11 +282,20 @@ func unescapeIn(v any, unescape *strings.Replacer) {
 		}
 	case map[string]any:
 		for key, e := range v {
-			if s, ok := e.(string); ok && (key == "url" || key == "value" || strings.HasSuffix(key, "_url") || strings.HasSuffix(key, "_id")) {
+			if s, ok := e.(string); ok && isVerbatim(key) {
 				v[key] = unescape.Replace(s)
 				continue
 			}
 			unescapeIn(e, unescape)
 		}
 	}
+}
+
+// isVerbatim reports whether Slack takes the text of a member as it is, without escapes.
+func isVerbatim(key string) bool {
+	switch key {
+	case "url", "value":
+		return true
+	}
+	return strings.HasSuffix(key, "_url") || strings.HasSuffix(key, "_id")
 }

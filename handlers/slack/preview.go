@@ -15,6 +15,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	if err != nil {
 		return "", delivery.Permanent(fmt.Errorf("slack: %w", err))
 	}
+
 	var fields []handlermessage.Header
 	for _, f := range []handlermessage.Header{
 		{Name: "channel", Value: m.channel},
@@ -27,18 +28,21 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 			fields = append(fields, f)
 		}
 	}
+
 	body := []byte(m.text)
 	if len(m.blocks) > 0 {
 		blocks, err := json.Marshal(m.blocks)
 		if err != nil {
 			return "", delivery.Permanent(fmt.Errorf("slack: blocks: %w", err))
 		}
+
 		var laidOut bytes.Buffer
 		if err := json.Indent(&laidOut, blocks, "", "  "); err != nil {
 			return "", delivery.Permanent(fmt.Errorf("slack: blocks: %w", err))
 		}
 		body = append(append(body, "\n\n"...), laidOut.Bytes()...)
 	}
+
 	return handlermessage.Preview(fields, body), nil
 }
 

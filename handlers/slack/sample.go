@@ -21,9 +21,11 @@ func trySample(t *tmpl.Template) error {
 	if t == nil {
 		return nil
 	}
+
 	if _, constant := t.Constant(); constant {
 		return nil
 	}
+
 	// A value may have to be a number or a time for the template to work.
 	for _, leaf := range []any{sampleText, json.Number("1"), "2026-01-02T03:04:05Z"} {
 		text, err := t.Render(t.Sample(sampleText, leaf))
@@ -32,6 +34,7 @@ func trySample(t *tmpl.Template) error {
 		}
 		return checkSample(strings.TrimSpace(text))
 	}
+
 	return nil // loops over an unknown value, for example
 }
 
@@ -39,15 +42,18 @@ func checkSample(text string) error {
 	if text == "" {
 		return nil // a condition that the sample does not meet
 	}
+
 	blocks, err := splitBlocks(text)
 	if err != nil {
 		if json.Valid([]byte(text)) { // {{ json .Payload.blocks }}: the payload decides
 			err = nil
 		} else {
-			err = errors.New("yields no valid JSON: write each value as {{ json .Payload.x }}, or within quotes, and no comma after the last one")
+			err = errors.New("yields no valid JSON: write each value as {{ json .Payload.x }}, or within quotes, and " +
+				"no comma after the last one")
 		}
 		return err
 	}
+
 	ids := make(map[string]bool)
 	for i, raw := range blocks {
 		err := checkSampleBlock(raw, ids)
@@ -55,6 +61,7 @@ func checkSample(text string) error {
 			return fmt.Errorf("yields a mistake in block %d: %w", i+1, err)
 		}
 	}
+
 	return nil
 }
 
@@ -69,6 +76,7 @@ func checkSampleBlock(raw json.RawMessage, ids map[string]bool) error {
 		}
 		return nil
 	}
+
 	if _, err := checkBlock(raw, ids); err != nil {
 		return err
 	}
@@ -82,6 +90,7 @@ func holdsSample(raw json.RawMessage) bool {
 	if json.Unmarshal(raw, &v) != nil {
 		return true
 	}
+
 	var inside func(v any, text bool) bool
 	inside = func(v any, text bool) bool {
 		switch v := v.(type) {
@@ -107,5 +116,6 @@ func holdsSample(raw json.RawMessage) bool {
 		}
 		return false
 	}
+
 	return inside(v, false)
 }

@@ -41,24 +41,32 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	conf, err := tlsconf.Load(cfg.TLS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	ts, err := parseTemplates(cfg)
 	if err != nil {
 		return nil, err // Validate has found it already
 	}
+
 	cfg = cfg.WithDefaults()
 	h := &Handler{
-		cfg: cfg, templates: ts, gate: newGate(perChannel), transport: httpconn.New(newTransport(conf), idle.MaxAge),
-		out: destination(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),
+		cfg:       cfg,
+		templates: ts,
+		gate:      newGate(perChannel),
+		transport: httpconn.New(newTransport(conf), idle.MaxAge),
+		out:       destination(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),
 	}
+
 	if cfg.Token.IsZero() {
 		h.poster = &webhookPoster{h.transport, cfg.WebhookURL.Reveal()}
 	} else {
 		h.poster = &apiPoster{h.transport, cfg.APIURL, cfg.Token.Reveal()}
 	}
+
 	return h, nil
 }
 
@@ -77,10 +85,12 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if h.closed.Load() {
 		return h.out.Closed()
 	}
+
 	m, err := h.templates.build(e)
 	if err != nil {
 		return h.out.Refuse(err)
 	}
+
 	if err := h.gate.wait(ctx, m.channel); err != nil {
 		err = fmt.Errorf("slack: waiting for a turn: %w", err)
 		if busy, ok := errors.AsType[*busyError](err); ok {
@@ -91,8 +101,10 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		}
 		return err
 	}
+
 	rctx, cancel := outcome.Within(httpconn.ForEvents(ctx, e), "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
+
 	err = h.verdict(ctx, rctx, h.poster.post(rctx, m))
 	h.transport.Learn(rctx, err)
 	return err

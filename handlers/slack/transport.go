@@ -79,21 +79,26 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 			r.answer.written.Store(true)
 		}
 	}}
+
 	resp, err := r.base.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
 	if err != nil {
 		r.answer.sendError = err
 		return nil, err
 	}
+
 	r.answer.status = resp.StatusCode
 	r.answer.retryAfter, _ = outcome.RetryAfter(resp.Header, time.Now())
+
 	limited := io.LimitReader(resp.Body, maxBody)
 	kept, err := io.ReadAll(io.LimitReader(limited, maxKept))
 	r.answer.body = kept
+
 	rest := io.MultiReader(strings.NewReader(string(kept)), limited)
 	if err != nil {
 		r.answer.bodyError = err
 		rest = io.MultiReader(strings.NewReader(string(kept)), failed{err})
 	}
+
 	resp.Body = &body{rest, resp.Body}
 	return resp, nil
 }

@@ -39,9 +39,11 @@ func (c Config) place() error {
 			errs = append(errs, field.Errorf("api_url", "has no effect with webhook_url: take it out"))
 		}
 	}
+
 	if c.APIURL != "" {
 		errs = append(errs, checkURL("api_url", c.APIURL, defaultAPIURL))
 	}
+
 	return errors.Join(append(errs, tlsconf.Check(c.TLS))...)
 }
 
@@ -64,7 +66,7 @@ func checkToken(token string) error {
 func checkURL(path, text, example string) error {
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+	case err != nil || u.Host == "", u.Scheme != "http" && u.Scheme != "https":
 		return field.Errorf(path, "must be a URL such as %s", example)
 	case u.User != nil:
 		return field.Errorf(path, "must not hold a user or a password")

@@ -43,22 +43,37 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
+
 	enc, err := awsapi.NewMessageEncoder("SNS", cfg.Message, cfg.GroupID, cfg.fifo())
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := awsapi.Open(awsapi.Service{
-		Name: "sns", ID: awssns.ServiceID, Title: "SNS", Place: "topic", Settings: "topic_arn", Rights: "sns:Publish on the topic",
+		Name:     "sns",
+		ID:       awssns.ServiceID,
+		Title:    "SNS",
+		Place:    "topic",
+		Settings: "topic_arn",
+		Rights:   "sns:Publish on the topic",
 	}, cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	h := &Handler{topic: cfg.TopicARN, encoder: enc, conn: conn}
 	h.client = awssns.NewFromConfig(conn.AWS, func(o *awssns.Options) { conn.Endpoint(&o.BaseEndpoint) })
+
 	h.sender = &awsapi.Sender[*awsapi.Message]{
-		Conn: conn, MaxEntries: awsapi.MaxMessages, MaxBytes: maxRequest, Encode: enc.Entry, Send: h.send,
+		Conn:       conn,
+		MaxEntries: awsapi.MaxMessages,
+		MaxBytes:   maxRequest,
+		Encode:     enc.Entry,
+		Send:       h.send,
 	}
+
 	return h, nil
 }
 
@@ -85,19 +100,25 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 }
 
 func (h *Handler) send(ctx context.Context, messages []*awsapi.Message) ([]awsapi.Answer, error) {
-	out, err := h.client.PublishBatch(ctx, &awssns.PublishBatchInput{TopicArn: aws.String(h.topic), PublishBatchRequestEntries: input(messages)})
+	out, err := h.client.PublishBatch(ctx, &awssns.PublishBatchInput{
+		TopicArn:                   aws.String(h.topic),
+		PublishBatchRequestEntries: input(messages),
+	})
 	if err != nil {
 		return nil, err
 	}
+
 	answers := make([]awsapi.Answer, len(messages))
 	for _, ok := range out.Successful {
 		awsapi.Answered(answers, ok.Id, awsapi.Answer{Taken: true})
 	}
+
 	for _, failed := range out.Failed {
 		awsapi.Answered(answers, failed.Id, awsapi.Answer{Refused: &awsapi.Reason{
 			Code: aws.ToString(failed.Code), Text: aws.ToString(failed.Message), Ours: failed.SenderFault,
 		}})
 	}
+
 	return answers, nil
 }
 
@@ -108,17 +129,24 @@ func input(messages []*awsapi.Message) []types.PublishBatchRequestEntry {
 			Id: aws.String(strconv.Itoa(n)), Message: aws.String(m.Body),
 			MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
 		}
+
 		for _, a := range m.Attributes {
-			in.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: aws.String(awsapi.StringType), StringValue: aws.String(a.Value)}
+			in.MessageAttributes[a.Name] = types.MessageAttributeValue{
+				DataType:    aws.String(awsapi.StringType),
+				StringValue: aws.String(a.Value),
+			}
 		}
+
 		if m.Group != "" {
 			in.MessageGroupId = aws.String(m.Group)
 		}
 		if m.DedupID != "" {
 			in.MessageDeduplicationId = aws.String(m.DedupID)
 		}
+
 		all[n] = in
 	}
+
 	return all
 }
 

@@ -28,15 +28,18 @@ func (h *Handler) send(ctx context.Context, queue string, messages []*awsapi.Mes
 	if err != nil {
 		return nil, err
 	}
+
 	answers := make([]awsapi.Answer, len(messages))
 	for _, ok := range out.Successful {
 		awsapi.Answered(answers, ok.Id, awsapi.Answer{Taken: true})
 	}
+
 	for _, failed := range out.Failed {
 		awsapi.Answered(answers, failed.Id, awsapi.Answer{Refused: &awsapi.Reason{
 			Code: aws.ToString(failed.Code), Text: aws.ToString(failed.Message), Ours: failed.SenderFault,
 		}})
 	}
+
 	return answers, nil
 }
 
@@ -47,16 +50,23 @@ func input(messages []*awsapi.Message) []types.SendMessageBatchRequestEntry {
 			Id: aws.String(strconv.Itoa(n)), MessageBody: aws.String(m.Body),
 			MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
 		}
+
 		for _, a := range m.Attributes {
-			in.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: aws.String(awsapi.StringType), StringValue: aws.String(a.Value)}
+			in.MessageAttributes[a.Name] = types.MessageAttributeValue{
+				DataType:    aws.String(awsapi.StringType),
+				StringValue: aws.String(a.Value),
+			}
 		}
+
 		if m.Group != "" {
 			in.MessageGroupId = aws.String(m.Group)
 		}
 		if m.DedupID != "" {
 			in.MessageDeduplicationId = aws.String(m.DedupID)
 		}
+
 		all[n] = in
 	}
+
 	return all
 }

@@ -49,20 +49,31 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
+
 	enc, err := awsapi.NewMessageEncoder("SQS", cfg.Message, cfg.GroupID, cfg.fifo())
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := awsapi.Open(service(), cfg.AWS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	client := awssqs.NewFromConfig(conn.AWS, func(o *awssqs.Options) { conn.Endpoint(&o.BaseEndpoint) })
 	h := &Handler{cfg: cfg, encoder: enc, conn: conn, client: client, queue: cfg.QueueURL}
+
 	h.sender = &awsapi.Sender[*awsapi.Message]{
-		Conn: conn, MaxEntries: awsapi.MaxMessages, MaxBytes: awsapi.MaxMessage, Encode: enc.Entry, Begin: h.begin, Lost: h.forget,
+		Conn:       conn,
+		MaxEntries: awsapi.MaxMessages,
+		MaxBytes:   awsapi.MaxMessage,
+		Encode:     enc.Entry,
+		Begin:      h.begin,
+		Lost:       h.forget,
 	}
+
 	return h, nil
 }
 
@@ -93,26 +104,34 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	if err := h.conn.Ready(ctx); err != nil {
 		return "", err
 	}
+
 	h.mu.Lock()
 	queue := h.queue
 	h.mu.Unlock()
+
 	if queue != "" {
 		return queue, nil
 	}
+
 	rctx, cancel := h.conn.Request(ctx)
 	defer cancel()
+
 	in := &awssqs.GetQueueUrlInput{QueueName: aws.String(h.cfg.Queue)}
 	if h.cfg.QueueOwner != "" {
 		in.QueueOwnerAWSAccountId = aws.String(h.cfg.QueueOwner)
 	}
+
 	out, err := h.client.GetQueueUrl(rctx, in)
 	if err != nil {
 		return "", h.conn.ClassifyQuestion(ctx, rctx, err)
 	}
+
 	queue = aws.ToString(out.QueueUrl)
 	if queue == "" {
-		return "", delivery.Unavailable(errors.New("sqs: the server that answers is not SQS: it gives no URL for the queue (check endpoint)"))
+		return "", delivery.Unavailable(errors.New("sqs: the server that answers is not SQS: it gives no URL for the " +
+			"queue (check endpoint)"))
 	}
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.queue = queue

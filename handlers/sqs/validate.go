@@ -42,16 +42,21 @@ func (c Config) place() error {
 	case strings.Contains(c.Queue, "://"):
 		errs = append(errs, field.Errorf("queue", "is a URL: it belongs into queue_url"))
 	case strings.HasPrefix(c.Queue, "arn:"):
-		errs = append(errs, field.Errorf("queue", "is an ARN: give the name behind its last colon, and the account before that as queue_owner"))
+		errs = append(errs, field.Errorf("queue", "is an ARN: give the name behind its last colon, and the account "+
+			"before that as queue_owner"))
 	case len(c.Queue) > 80 || !queueName.MatchString(strings.TrimSuffix(c.Queue, awsapi.FIFO)):
-		errs = append(errs, field.Errorf("queue", "must have 1 to 80 letters, digits, hyphens and underscores, and may end in %s", awsapi.FIFO))
+		errs = append(errs, field.Errorf("queue", "must have 1 to 80 letters, digits, hyphens and underscores, and "+
+			"may end in %s", awsapi.FIFO))
 	}
+
 	if c.QueueOwner != "" && !account.MatchString(c.QueueOwner) {
 		errs = append(errs, field.Errorf("queue_owner", "must be an account of twelve digits, in quotes"))
 	}
+
 	if c.QueueOwner != "" && c.QueueURL != "" {
 		errs = append(errs, field.Errorf("queue_owner", "is in queue_url already: take it out"))
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -90,14 +90,17 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 			errs[i] = delivery.Permanent(fmt.Errorf("watermill: there is no topic for an event of the type %s", e.Type))
 			continue
 		}
+
 		if groups[topic] == nil {
 			topics = append(topics, topic)
 		}
 		groups[topic] = append(groups[topic], i)
 	}
+
 	for _, topic := range topics {
 		h.group(ctx, topic, groups[topic], events, errs)
 	}
+
 	return errs
 }
 
@@ -127,10 +130,12 @@ func (h *Handler) publish(ctx context.Context, topic string, group []int, events
 	case ctx.Err() != nil:
 		return fmt.Errorf("watermill: %w", context.Cause(ctx))
 	}
+
 	messages := make([]*wm.Message, len(group))
 	for n, i := range group {
 		messages[n] = h.encode(ctx, events[i])
 	}
+
 	err := h.publisher.Publish(topic, messages...)
 	switch {
 	case err == nil:

@@ -28,23 +28,28 @@ func (h *Handler) answer(resp *http.Response, d *draft, cancel context.CancelFun
 	stop := time.AfterFunc(drainTimeout, cancel)
 	defer stop.Stop()
 	defer func() { _ = resp.Body.Close() }() // nothing was written
+
 	o := h.observe(stageAnswer)
 	o.code = resp.StatusCode
 	o.proxy = o.code == http.StatusProxyAuthRequired
 	o.batch = d.batch > 0
+
 	var body []byte
 	if !isDelivered(o.code) {
 		// An error of reading does not matter: the status is known.
 		body, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	}
+
 	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
 	if isDelivered(o.code) {
 		return nil
 	}
+
 	text := outcome.Status(o.code)
 	if said := h.beginning(body, d.url); said != "" {
 		text += ": " + said
 	}
+
 	f := h.failed(o, d.url.Host, outcome.Failure{Text: text, Cure: cureOf(o, string(body))})
 	f.wait, _ = outcome.RetryAfter(resp.Header, time.Now())
 	return f
@@ -84,13 +89,17 @@ func (h *Handler) beginning(body []byte, u *url.URL) string {
 // is a failure of all events of the request. ctx is the context of the request.
 func (h *Handler) multiStatus(ctx context.Context, resp *http.Response, d *draft) *failure {
 	defer func() { _ = resp.Body.Close() }() // nothing was written
+
 	most := leastResults + d.batch*eachResult
 	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
 	if err != nil {
 		o := h.observe(stageWait) // some events may have arrived
-		return h.failed(o, d.url.Host, outcome.Failure{Err: err, Text: h.hide("207 Multi-Status, but its results: "+h.reason(ctx, stageAnswer, err), d.url)})
+		text := h.hide("207 Multi-Status, but its results: "+h.reason(ctx, stageAnswer, err), d.url)
+		return h.failed(o, d.url.Host, outcome.Failure{Err: err, Text: text})
 	}
-	if d.named, err = parseResults(body, most); err != nil {
+
+	d.named, err = parseResults(body, most)
+	if err != nil {
 		o := h.observe(stageAnswer)
 		o.code = resp.StatusCode
 		return h.failed(o, d.url.Host, outcome.Failure{
@@ -98,6 +107,7 @@ func (h *Handler) multiStatus(ctx context.Context, resp *http.Response, d *draft
 			Cure: `answer with a JSON array of {"id": "...", "status": 200}`,
 		})
 	}
+
 	return nil
 }
 
@@ -106,13 +116,16 @@ func (h *Handler) resultError(u *url.URL, r result) error {
 	if isDelivered(r.Status) {
 		return nil
 	}
+
 	o := h.observe(stageAnswer)
 	o.code = r.Status
 	_, cure := statuses().Find(false, r.Status)
+
 	text := "207 Multi-Status with " + outcome.Status(r.Status)
 	if said := h.hide(r.Error, u); said != "" {
 		text += ": " + said
 	}
+
 	f := h.failed(o, u.Host, outcome.Failure{Text: text, Cure: cure})
 	f.wait = r.wait()
 	return f.mark()

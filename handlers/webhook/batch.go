@@ -76,24 +76,35 @@ func (h *BatchHandler) DeliverBatch(ctx context.Context, events []*delivery.Even
 	if len(events) == 0 {
 		return nil
 	}
+
 	if !h.begin() {
 		return slices.Repeat([]error{h.out.Closed()}, len(events))
 	}
+
 	defer h.end()
+
 	b := &batch{
-		h: h, events: events, entries: make([]entry, len(events)), errs: make([]error, len(events)),
-		failed: make(map[aggregate]bool), total: delivery.CallOf(ctx).TotalOrder,
+		h:       h,
+		events:  events,
+		entries: make([]entry, len(events)),
+		errs:    make([]error, len(events)),
+		failed:  make(map[aggregate]bool),
+		total:   delivery.CallOf(ctx).TotalOrder,
 	}
+
 	for i, e := range events {
 		var err error
-		if b.entries[i], err = h.entry(e); err != nil {
+		b.entries[i], err = h.entry(e)
+		if err != nil {
 			b.errs[i] = h.failed(h.observe(stageDraft), "", outcome.Failure{Err: err}).mark()
 		}
 	}
+
 	b.run(httpconn.ForEvents(ctx, events...))
 	if !slices.ContainsFunc(b.errs, func(err error) bool { return err != nil }) {
 		return nil
 	}
+
 	return b.errs
 }
 
@@ -129,12 +140,17 @@ func (h *BatchHandler) entry(e *delivery.Event) (made entry, err error) {
 	if err != nil {
 		return entry{}, err
 	}
-	if made.url, err = h.target.place(data); err != nil {
+
+	made.url, err = h.target.place(data)
+	if err != nil {
 		return entry{}, err
 	}
-	if made.headers, err = h.configuredHeaders(data); err != nil {
+
+	made.headers, err = h.configuredHeaders(data)
+	if err != nil {
 		return entry{}, err
 	}
+
 	var line bytes.Buffer
 	if h.cfg.Format == handlers.FormatPayload {
 		if err := jsonline.AppendEvent(&line, e); err != nil {
@@ -143,16 +159,20 @@ func (h *BatchHandler) entry(e *delivery.Event) (made entry, err error) {
 		made.data = bytes.TrimSuffix(line.Bytes(), []byte("\n"))
 		return made, nil
 	}
+
 	msg := h.encoder.Encode(e)
 	if err := h.encoder.Render(&msg, e, data); err != nil {
 		return entry{}, err
 	}
-	if made.data = msg.Body; h.cfg.BatchFormat == BatchNDJSON {
+
+	made.data = msg.Body
+	if h.cfg.BatchFormat == BatchNDJSON {
 		if err := jsonline.Compact(&line, msg.Body); err != nil {
 			return entry{}, err
 		}
 		made.data = line.Bytes()
 	}
+
 	return made, nil
 }
 
@@ -161,11 +181,17 @@ func (h *BatchHandler) together(events []*delivery.Event, entries []entry) *draf
 	ids := make([]string, len(events))
 	parts := make([][]byte, len(events))
 	for n, e := range events {
-		ids[n], parts[n] = e.DedupeID(), entries[n].data
+		ids[n] = e.DedupeID()
+		parts[n] = entries[n].data
 	}
+
 	d := &draft{
-		url: entries[0].url, header: make(http.Header), batch: len(events), id: batchID(h.cfg.IDPrefix, events[0].Destination, ids),
+		url:    entries[0].url,
+		header: make(http.Header),
+		batch:  len(events),
+		id:     batchID(h.cfg.IDPrefix, events[0].Destination, ids),
 	}
+
 	contentType := contentBatch
 	if h.cfg.BatchFormat == BatchNDJSON {
 		contentType = contentNDJSON
@@ -173,6 +199,7 @@ func (h *BatchHandler) together(events []*delivery.Event, entries []entry) *draf
 	} else {
 		d.body = slices.Concat([]byte("["), bytes.Join(parts, []byte(",")), []byte("]"))
 	}
+
 	h.finish(d, contentType, entries[0].headers)
 	return d
 }
@@ -210,15 +237,18 @@ func (b *batch) run(ctx context.Context) {
 		if b.errs[i] != nil {
 			continue
 		}
+
 		place := ""
 		if !constant {
 			place = b.entries[i].place()
 		}
+
 		if groups[place] == nil {
 			places = append(places, place)
 		}
 		groups[place] = append(groups[place], i)
 	}
+
 	var stop error
 	for _, place := range places {
 		for left := groups[place]; len(left) > 0; {
@@ -237,7 +267,8 @@ func (b *batch) run(ctx context.Context) {
 func (b *batch) fitting(all []int) int {
 	size := framing
 	for n, i := range all {
-		if size += len(b.entries[i].data) + framing; n > 0 && size > b.h.cfg.BatchBytes {
+		size += len(b.entries[i].data) + framing
+		if n > 0 && size > b.h.cfg.BatchBytes {
 			return n
 		}
 	}
@@ -277,7 +308,8 @@ func (b *batch) settle(i int, err error) {
 
 // behind returns the error of an event behind a failed one. No attempt counts.
 func (b *batch) behind(i int) error {
-	return delivery.Throttled(0, b.h.out.Line(outcome.Failure{Text: b.entries[i].url.Host + ": an earlier event of the aggregate has failed"}))
+	text := b.entries[i].url.Host + ": an earlier event of the aggregate has failed"
+	return delivery.Throttled(0, b.h.out.Line(outcome.Failure{Text: text}))
 }
 
 // free returns the events that may be sent, and fails the others.
@@ -296,19 +328,25 @@ func (b *batch) free(part []int) []int {
 // request sends events in one request, and in smaller ones if one of the events may be at fault. It returns an error if
 // nothing more can be sent now; then each event of part has an error or is delivered.
 func (b *batch) request(ctx context.Context, part []int) error {
-	if part = b.free(part); len(part) == 0 {
+	part = b.free(part)
+	if len(part) == 0 {
 		return nil
 	}
-	events, entries := make([]*delivery.Event, len(part)), make([]entry, len(part))
+
+	events := make([]*delivery.Event, len(part))
+	entries := make([]entry, len(part))
 	for n, i := range part {
-		events[n], entries[n] = b.events[i], b.entries[i]
+		events[n] = b.events[i]
+		entries[n] = b.entries[i]
 	}
+
 	d := b.h.together(events, entries)
 	leave, err := b.turn(ctx, d)
 	if err != nil {
 		b.fail(part, err)
 		return err
 	}
+
 	f := b.h.send(ctx, d)
 	leave()
 	switch {
@@ -332,21 +370,23 @@ func (b *batch) request(ctx context.Context, part []int) error {
 		}
 		return b.request(ctx, part[mid:])
 	}
+
 	err = b.h.verdict(d, f)
 	b.h.transport.Learn(ctx, err)
 	for _, i := range part {
 		b.settle(i, err)
 	}
+
 	if delivery.IsUnclear(err) {
 		b.refused++
 	}
+
 	switch {
 	case delivery.IsUnavailable(err), delivery.IsThrottled(err):
 		return err
 	case b.refused >= maxRefused:
-		return delivery.Throttled(0, b.h.out.Line(outcome.Failure{
-			Text: fmt.Sprintf("%s: not sent: the receiver has refused the %d events before, each alone", d.url.Host, b.refused),
-		}))
+		text := fmt.Sprintf("%s: not sent: the receiver has refused the %d events before, each alone", d.url.Host, b.refused)
+		return delivery.Throttled(0, b.h.out.Line(outcome.Failure{Text: text}))
 	default:
 		return nil
 	}
@@ -370,7 +410,8 @@ func (b *batch) turn(ctx context.Context, d *draft) (leave func(), err error) {
 		return nil, b.h.noTurn(d, &busyError{text: "timeout leaves no time for another request: raise timeout, or lower batch"})
 	}
 	b.asked = true
-	if leave, err = b.h.places.enter(ctx, d.url.Host, latest); err != nil {
+	leave, err = b.h.places.enter(ctx, d.url.Host, latest)
+	if err != nil {
 		return nil, b.h.noTurn(d, err)
 	}
 	return leave, nil

@@ -19,16 +19,20 @@ func (h *Handler) Check(ctx context.Context) error {
 	if u.Host == "" {
 		return nil
 	}
+
 	if !h.begin() {
 		return h.out.Closed()
 	}
 	defer h.end()
+
 	var t trip
 	rctx, cancel := context.WithTimeout(httptrace.WithClientTrace(ctx, t.hooks()), h.cfg.RequestTimeout)
 	defer cancel()
+
 	if err := h.greet(rctx, u); err != nil {
 		return h.lost(rctx, u, &t, err).mark()
 	}
+
 	return nil
 }
 
@@ -58,25 +62,32 @@ func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 	if err != nil {
 		return err
 	}
+
 	port := at.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[at.Scheme]
 	}
+
 	conn, err := h.transport.Current().DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), port))
 	if err != nil {
 		return err
 	}
+
 	defer conn.Close() //nolint:errcheck // nothing was sent
+
 	if at != u || u.Scheme != "https" {
 		return nil
 	}
+
 	security := h.transport.Current().TLSClientConfig.Clone()
 	if security == nil {
 		security = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
+
 	if security.ServerName == "" {
 		security.ServerName = u.Hostname()
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.TLSTimeout)
 	defer cancel()
 	return tls.Client(conn, security).HandshakeContext(ctx)
@@ -88,6 +99,7 @@ func (h *Handler) DescribeCheck() (tested, untested string) {
 	if u.Host == "" {
 		return "", "the hosts, which depend on the event"
 	}
+
 	untested = "the path and the credentials: a webhook has no request without effect"
 	switch at, err := h.via(u); {
 	case err != nil:

@@ -85,6 +85,7 @@ func classify(o observation) outcome.Class {
 	case o.at == stageBlocked && o.dynamic:
 		return outcome.Permanent
 	}
+
 	class := outcome.Unavailable
 	switch {
 	case o.at == stageAnswer:
@@ -92,6 +93,7 @@ func classify(o observation) outcome.Class {
 	case o.at == stageTurn && !o.shut:
 		class = outcome.Throttled // by our own limits
 	}
+
 	if !o.dynamic {
 		return class
 	}

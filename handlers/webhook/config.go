@@ -136,18 +136,22 @@ func (c Config) WithDefaults() Config {
 	if c.BatchFormat != "" {
 		c.BatchBytes = cmp.Or(c.BatchBytes, defaultBatchBytes)
 	}
+
 	c.Message = message.WithDefaults(c.message())
+
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
 	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, defaultResponseTimeout)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
+
 	if c.Addresses == "" {
 		c.Addresses = AddressesAny
 		if c.DynamicHost {
 			c.Addresses = AddressesPublic
 		}
 	}
+
 	return c
 }
 

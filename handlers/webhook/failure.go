@@ -106,32 +106,42 @@ func (t *trip) hooks() *httptrace.ClientTrace {
 // while it was idle, before the server saw any of the request.
 func (t *trip) stale(err error, after time.Duration) bool {
 	idle := time.Duration(t.idle.Load())
-	return idle > 0 && idle >= after && !t.byteIn.Load() && !isTimeout(err)
+	wasIdle := idle > 0 && idle >= after
+	return wasIdle && !t.byteIn.Load() && !isTimeout(err)
 }
 
 // lost describes why no answer came. ctx is the context of the request.
 func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *failure {
 	o := h.observe(t.stage())
-	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") && o.at < stageSend {
-		o.at = stageConnect
-		o.proxy = op.Op == "proxyconnect"
+	if op, ok := errors.AsType[*net.OpError](err); ok && o.at < stageSend {
+		if op.Op == "dial" || op.Op == "proxyconnect" {
+			o.at = stageConnect
+			o.proxy = op.Op == "proxyconnect"
+		}
 	}
+
 	cure := ""
 	if refusal, ok := errors.AsType[*proxyError](err); ok {
 		o.at = stageConnect
-		if o.proxy = refusal.code == http.StatusProxyAuthRequired; o.proxy {
+		o.proxy = refusal.code == http.StatusProxyAuthRequired
+		if o.proxy {
 			o.code = refusal.code
 			_, cure = statuses().Find(false, o.code)
 		}
 	}
+
 	if blocked, ok := errors.AsType[*blockedError](err); ok {
 		o.at = stageBlocked
 		return h.failed(o, u.Host, outcome.Failure{Err: blocked, Code: blocked})
 	}
-	f := h.failed(o, u.Host, outcome.Failure{Err: err, Text: h.hide(o.at.doing()+": "+h.reason(ctx, o.at, err), u), Cure: cure})
+
+	text := h.hide(o.at.doing()+": "+h.reason(ctx, o.at, err), u)
+	f := h.failed(o, u.Host, outcome.Failure{Err: err, Text: text, Cure: cure})
+
 	if o.at == stageWait {
 		f.line.Text += " (maybe delivered: it will be sent again with the same webhook-id)"
 	}
+
 	return f
 }
 
@@ -145,9 +155,11 @@ func (h *Handler) reason(ctx context.Context, at stage, err error) string {
 	if ctx.Err() != nil {
 		return context.Cause(ctx).Error()
 	}
+
 	if !isTimeout(err) {
 		return err.Error()
 	}
+
 	switch at {
 	case stageConnect:
 		return fmt.Sprintf("connect_timeout of %v is over: %v", h.cfg.ConnectTimeout, err)
@@ -187,23 +199,28 @@ func redactor(cfg Config, constant *url.URL) *secret.Redactor {
 	if cfg.Username != "" {
 		all = append(all, basic(cfg.Username, cfg.Password))
 	}
+
 	for _, s := range cfg.SigningSecrets {
 		all = append(all, s.Reveal(), strings.TrimPrefix(s.Reveal(), secretPrefix))
 	}
+
 	if proxy, err := parseProxy(cfg.ProxyURL); err == nil && proxy != nil && proxy.User != nil {
 		password, _ := proxy.User.Password()
 		all = append(all, password, basic(proxy.User.Username(), handlers.NewSecret(password)))
 	}
+
 	perhaps := func(s string) { // it may be a secret, such as an X-Api-Key, or an ordinary word
 		if len(s) >= minHidden {
 			all = append(all, s)
 		}
 	}
+
 	for _, text := range cfg.Headers {
 		if !strings.Contains(text, "{{") {
 			perhaps(text)
 		}
 	}
+
 	if constant != nil {
 		for _, values := range constant.Query() {
 			for _, v := range values {
@@ -211,6 +228,7 @@ func redactor(cfg Config, constant *url.URL) *secret.Redactor {
 			}
 		}
 	}
+
 	return secret.NewRedactor(all...)
 }
 

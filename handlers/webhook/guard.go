@@ -36,6 +36,7 @@ func newGuard(allowed []netip.Prefix) *guard {
 	} {
 		g.special = append(g.special, netip.MustParsePrefix(s))
 	}
+
 	return g
 }
 
@@ -52,6 +53,7 @@ func (g *guard) control(_ context.Context, network, address string, _ syscall.Ra
 func (g *guard) admits(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	contains := func(p netip.Prefix) bool { return p.Contains(addr) }
+
 	switch {
 	case slices.ContainsFunc(g.allowed, contains):
 		return true
@@ -60,12 +62,14 @@ func (g *guard) admits(addr netip.Addr) bool {
 	case addr.Is4():
 		return true
 	}
+
 	// A host behind NAT64 reaches IPv4 by this prefix (RFC 6052). The address is
 	// as public as the one that it holds.
 	if netip.MustParsePrefix("64:ff9b::/96").Contains(addr) {
 		b := addr.As16()
 		return g.admits(netip.AddrFrom4([4]byte(b[12:])))
 	}
+
 	// All else that is public is in the one block of global unicast: loopback,
 	// link-local, unique local, multicast and the unspecified address are not.
 	return netip.MustParsePrefix("2000::/3").Contains(addr)

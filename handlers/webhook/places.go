@@ -58,26 +58,32 @@ func (e *busyError) Error() string { return e.text }
 // unless there is an error: a [*busyError], or the cause of ctx.
 func (p *places) enter(ctx context.Context, host string, latest time.Time) (leave func(), err error) {
 	at := p.hold(host)
+
 	if err := p.closedFor(at); err != nil {
 		p.drop(at)
 		return nil, err
 	}
+
 	if err := at.takeSlot(ctx, latest); err != nil {
 		p.drop(at)
 		return nil, err
 	}
+
 	leave = func() {
 		at.giveSlot()
 		p.drop(at)
 	}
+
 	if err := at.takeToken(ctx, latest); err != nil {
 		leave()
 		return nil, err
 	}
+
 	if err := p.closedFor(at); err != nil { // the server may have asked for it during the wait
 		leave()
 		return nil, err
 	}
+
 	return leave, nil
 }
 
@@ -85,6 +91,7 @@ func (p *places) enter(ctx context.Context, host string, latest time.Time) (leav
 func (p *places) hold(host string) *place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	at := p.all[host]
 	if at == nil {
 		if len(p.all) >= maxPlaces {
@@ -96,6 +103,7 @@ func (p *places) hold(host string) *place {
 		}
 		p.all[host] = at
 	}
+
 	at.users++
 	return at
 }
@@ -130,9 +138,12 @@ func (p *places) shut(host string, wait time.Duration) {
 func (p *places) closedFor(at *place) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if rest := time.Until(at.closed); rest > 0 {
-		return &busyError{text: fmt.Sprintf("its Retry-After forbids requests for %v more", rest.Round(time.Second)), wait: rest, shut: true}
+		text := fmt.Sprintf("its Retry-After forbids requests for %v more", rest.Round(time.Second))
+		return &busyError{text: text, wait: rest, shut: true}
 	}
+
 	return nil
 }
 
@@ -140,17 +151,20 @@ func (at *place) takeSlot(ctx context.Context, latest time.Time) error {
 	if at.slots == nil {
 		return nil
 	}
+
 	select {
 	case at.slots <- struct{}{}:
 		return nil
 	default:
 	}
+
 	var late <-chan time.Time
 	if !latest.IsZero() {
 		t := time.NewTimer(time.Until(latest))
 		defer t.Stop()
 		late = t.C
 	}
+
 	select {
 	case at.slots <- struct{}{}:
 		return nil
@@ -173,12 +187,15 @@ func (at *place) takeToken(ctx context.Context, latest time.Time) error {
 	if wait <= 0 {
 		return nil
 	}
+
 	if !latest.IsZero() && time.Now().Add(wait).After(latest) {
 		token.Cancel()
 		return &busyError{text: "host_rate_limit leaves no turn in time: lower concurrency, or raise timeout", wait: wait}
 	}
+
 	t := time.NewTimer(wait)
 	defer t.Stop()
+
 	select {
 	case <-t.C:
 		return nil

@@ -28,14 +28,17 @@ func (h *Handler) preview(d *draft) string {
 	if place.RawQuery != "" {
 		place.RawQuery = secret.Redacted
 	}
+
 	fields := []message.Header{{Name: h.cfg.Method, Value: place.String()}}
 	for _, name := range slices.Sorted(maps.Keys(d.header)) {
 		value := strings.Join(d.header[name], ", ")
 		if name == "Authorization" || h.configured(name) {
 			value = secret.Redacted
 		}
+
 		fields = append(fields, message.Header{Name: strings.ToLower(name), Value: value})
 	}
+
 	return message.Preview(fields, d.body)
 }
 

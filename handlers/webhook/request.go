@@ -40,11 +40,13 @@ func (c Config) headerTemplates() (map[string]*tmpl.Template, error) {
 			errs = append(errs, field.Errorf(path, "%w", err))
 			continue
 		}
+
 		if text, constant := t.Constant(); constant && !isValue(text) {
 			errs = append(errs, field.Errorf(path, "holds a line end or another control character: a header has one line"))
 		}
 		headers[name] = t
 	}
+
 	return headers, errors.Join(errs...)
 }
 
@@ -65,21 +67,27 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	place, err := h.target.place(data)
 	if err != nil {
 		return nil, err
 	}
+
 	d := &draft{url: place, header: make(http.Header), id: webhookID(h.cfg.IDPrefix, e)}
+
 	msg := h.encoder.Encode(e)
 	if err := h.encoder.Render(&msg, e, data); err != nil {
 		return nil, err
 	}
+
 	d.setHeaders(msg.Headers, h.eventHeaders)
 	d.body = msg.Body
+
 	configured, err := h.configuredHeaders(data)
 	if err != nil {
 		return nil, err
 	}
+
 	h.finish(d, msg.ContentType, configured)
 	return d, nil
 }
@@ -101,13 +109,18 @@ func (h *Handler) configuredHeaders(data *tmpl.Data) ([]message.Header, error) {
 		if err != nil {
 			return nil, err
 		}
-		if value = strings.TrimSpace(value); !isValue(value) {
-			return nil, fmt.Errorf("the output of template %q holds a line end or another control character: a header has one line", t.Name())
+
+		value = strings.TrimSpace(value)
+		if !isValue(value) {
+			return nil, fmt.Errorf("the output of template %q holds a line end or another control character: a header "+
+				"has one line", t.Name())
 		}
+
 		if value != "" {
 			all = append(all, message.Header{Name: name, Value: value})
 		}
 	}
+
 	return all, nil
 }
 
@@ -161,9 +174,12 @@ func (h *Handler) request(ctx context.Context, d *draft) (*http.Request, error) 
 	if err != nil {
 		return nil, err
 	}
-	req.URL, req.Host = d.url, d.url.Host
+
+	req.URL = d.url
+	req.Host = d.url.Host
 	req.Header = d.header.Clone()
 	req.Header.Set(headerTimestamp, strconv.FormatInt(now.Unix(), 10))
+
 	if len(h.signers) > 0 {
 		signature, err := h.sign(d.id, now, d.body)
 		if err != nil {
@@ -171,6 +187,7 @@ func (h *Handler) request(ctx context.Context, d *draft) (*http.Request, error) 
 		}
 		req.Header.Set(headerSignature, signature)
 	}
+
 	return req, nil
 }
 
@@ -189,7 +206,9 @@ func unsendable(lower string) bool {
 // isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
 func isToken(s string) bool {
 	for _, c := range []byte(s) {
-		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+		isLetter := c|0x20 >= 'a' && c|0x20 <= 'z'
+		isDigit := c >= '0' && c <= '9'
+		if !isLetter && !isDigit && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
 			return false
 		}
 	}

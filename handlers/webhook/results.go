@@ -47,13 +47,16 @@ func parseResults(body []byte, most int) (results, error) {
 	if len(body) > most {
 		return nil, fmt.Errorf("it has more than %d bytes", most)
 	}
+
 	var all []result
 	if err := json.Unmarshal(body, &all); err != nil {
 		return nil, err
 	}
+
 	if all == nil {
 		return nil, errors.New("null is no array") // encoding/json takes it for one
 	}
+
 	named := make(results, len(all))
 	for _, one := range all {
 		if one.ID == "" || one.Status < leastStatus {
@@ -63,5 +66,6 @@ func parseResults(body []byte, most int) (results, error) {
 			named[one.ID] = one
 		}
 	}
+
 	return named, nil
 }

@@ -37,6 +37,7 @@ func parseSecrets(texts []handlers.Secret) ([]*standardwebhooks.Webhook, error) 
 		path := "signing_secrets." + strconv.Itoa(i)
 		encoded, prefixed := strings.CutPrefix(text.Reveal(), secretPrefix)
 		key, err := base64.StdEncoding.DecodeString(encoded)
+
 		switch {
 		case text.IsZero():
 			errs = append(errs, field.Errorf(path, "is empty: write a secret such as ${env:WEBHOOK_SECRET}, or take it out"))
@@ -51,14 +52,18 @@ func parseSecrets(texts []handlers.Secret) ([]*standardwebhooks.Webhook, error) 
 			errs = append(errs, field.Errorf(path, "is there twice: take one of them out"))
 			continue
 		}
+
 		seen[string(key)] = true
+
 		signer, err := standardwebhooks.NewWebhook(text.Reveal())
 		if err != nil { // the library decodes the secret again, and its error may quote the secret
 			errs = append(errs, field.Errorf(path, "is refused by the library that signs"))
 			continue
 		}
+
 		signers = append(signers, signer)
 	}
+
 	return signers, errors.Join(errs...)
 }
 
@@ -68,7 +73,8 @@ func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
 	signatures := make([]string, len(h.signers))
 	for i, signer := range h.signers {
 		var err error
-		if signatures[i], err = signer.Sign(id, now, body); err != nil {
+		signatures[i], err = signer.Sign(id, now, body)
+		if err != nil {
 			return "", err
 		}
 	}
@@ -96,7 +102,9 @@ func idOf(prefix, middle, destination string) string {
 	id = append(id, '-')
 	id = append(id, middle...)
 	id = append(id, '-')
+
 	const hexDigits = "0123456789ABCDEF"
+
 	for _, c := range []byte(cmp.Or(destination, "webhook")) {
 		if plainInID(rune(c)) {
 			id = append(id, c)
@@ -104,9 +112,13 @@ func idOf(prefix, middle, destination string) string {
 			id = append(id, '%', hexDigits[c>>4], hexDigits[c&0xf])
 		}
 	}
+
 	return string(id)
 }
 
 func plainInID(r rune) bool {
-	return r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	isLetter := r|0x20 >= 'a' && r|0x20 <= 'z'
+	isDigit := r >= '0' && r <= '9'
+	isMark := r == '-' || r == '_'
+	return isLetter || isDigit || isMark
 }

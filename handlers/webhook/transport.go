@@ -36,27 +36,32 @@ func newTransport(cfg Config, security *tls.Config, n *network) (*http.Transport
 	if err != nil {
 		return nil, err
 	}
+
 	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout}
 	proxy, err := proxyOf(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	if cfg.Addresses == AddressesPublic { // then there is no proxy
 		dialer.ControlContext = newGuard(allowed).control
 	}
+
 	return &http.Transport{
 		Proxy:                  proxy,
 		OnProxyConnectResponse: proxyAnswer,
 		DialContext: func(ctx context.Context, kind, address string) (net.Conn, error) {
 			return n.dial(ctx, dialer, kind, address)
 		},
-		TLSClientConfig:       security,
-		TLSHandshakeTimeout:   cfg.TLSTimeout,
-		ResponseHeaderTimeout: cfg.ResponseTimeout,
-		ForceAttemptHTTP2:     true, // a dialer of one's own turns it off
-		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-		DisableCompression:    true, // answers are read for an error's text only
-		MaxIdleConns:          maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout,
+		TLSClientConfig:        security,
+		TLSHandshakeTimeout:    cfg.TLSTimeout,
+		ResponseHeaderTimeout:  cfg.ResponseTimeout,
+		ForceAttemptHTTP2:      true, // a dialer of one's own turns it off
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		DisableCompression:     true, // answers are read for an error's text only
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    maxIdle,
+		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseHeader,
 	}, nil
 }
@@ -66,21 +71,26 @@ func proxyOf(cfg Config) (func(*http.Request) (*url.URL, error), error) {
 	if cfg.ProxyURL.Reveal() == ProxyNone {
 		return nil, nil //nolint:nilnil // nil is how net/http spells "no proxy"
 	}
+
 	u, err := parseProxy(cfg.ProxyURL)
 	if err != nil {
 		return nil, err
 	}
+
 	if u != nil {
 		return http.ProxyURL(u), nil
 	}
+
 	if cfg.Addresses != AddressesPublic {
 		return http.ProxyFromEnvironment, nil
 	}
+
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
 		if os.Getenv(name) != "" {
 			return nil, field.Errorf("proxy_url", "the environment variable %s names a proxy: %s", name, proxyBlinds)
 		}
 	}
+
 	return nil, nil //nolint:nilnil // as above
 }
 
@@ -116,12 +126,15 @@ func (n *network) add(end func()) (remove func(), ok bool) {
 	if n.closed {
 		return nil, false
 	}
+
 	if n.ends == nil {
 		n.ends = make(map[int]func())
 	}
+
 	key := n.next
 	n.next++
 	n.ends[key] = end
+
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -144,20 +157,24 @@ func (n *network) close() {
 func (n *network) dial(ctx context.Context, dialer *net.Dialer, kind, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	made, ok := n.add(cancel)
 	if !ok {
 		return nil, outcome.ErrClosed
 	}
 	defer made()
+
 	conn, err := dialer.DialContext(ctx, kind, address)
 	if err != nil {
 		return nil, err
 	}
+
 	remove, ok := n.add(func() { _ = conn.Close() })
 	if !ok {
 		_ = conn.Close()
 		return nil, outcome.ErrClosed
 	}
+
 	return &tracked{Conn: conn, remove: sync.OnceFunc(remove)}, nil
 }
 

@@ -38,18 +38,22 @@ func parseTarget(raw string, dynamic bool) (*target, error) {
 		return nil, field.Errorf("url", "the host is not complete before the first {{: write a / behind it; "+
 			"or, if events may choose the host, set dynamic_host: true")
 	}
+
 	t := &target{dynamic: dynamic}
 	if fixed {
 		u, err := checkURL(base)
 		if err != nil {
 			return nil, field.Errorf("url", "%w", err)
 		}
-		t.scheme, t.host = u.Scheme, u.Host
+		t.scheme = u.Scheme
+		t.host = u.Host
 	}
+
 	var err error
 	switch {
 	case !templated:
-		if t.constant, err = checkURL(raw); err != nil {
+		t.constant, err = checkURL(raw)
+		if err != nil {
 			return nil, field.Errorf("url", "%w", err)
 		}
 	case fixed:
@@ -57,9 +61,11 @@ func parseTarget(raw string, dynamic bool) (*target, error) {
 	default:
 		t.tmpl, err = tmpl.AnyURL.Parse("url", raw)
 	}
+
 	if err != nil {
 		return nil, field.Errorf("url", "%w", err)
 	}
+
 	return t, nil
 }
 
@@ -91,7 +97,9 @@ func checkURL(raw string) (*url.URL, error) {
 	case u.User != nil:
 		return nil, errors.New("must not hold a user or password: use username and password, or bearer_token")
 	}
-	u.Fragment, u.RawFragment = "", ""
+
+	u.Fragment = ""
+	u.RawFragment = ""
 	return u, nil
 }
 
@@ -100,22 +108,29 @@ func (t *target) place(data *tmpl.Data) (*url.URL, error) {
 	if t.constant != nil {
 		return t.constant, nil
 	}
+
 	text, err := t.tmpl.Render(data)
 	if err != nil {
 		return nil, err
 	}
-	if text = strings.TrimSpace(text); len(text) > maxURL {
+
+	text = strings.TrimSpace(text)
+	if len(text) > maxURL {
 		return nil, fmt.Errorf("the output of template %q has more than %d bytes", "url", maxURL)
 	}
+
 	u, err := checkURL(text)
 	if err != nil {
 		return nil, fmt.Errorf("the output of template %q %w", "url", err)
 	}
+
 	if t.dynamic {
 		return u, nil
 	}
+
 	if u.Scheme != t.scheme || u.Host != t.host {
 		return nil, fmt.Errorf("the output of template %q leads to another host", "url")
 	}
+
 	return u, nil
 }

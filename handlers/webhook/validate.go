@@ -57,9 +57,12 @@ func (c Config) eventHeaders() error {
 	for name := range c.Headers {
 		seen[folded(name)] = true
 	}
+
 	for i, name := range c.EventHeaders {
 		at := "event_headers." + strconv.Itoa(i)
-		isOwn := message.IsOwn(folded(name)) || folded(name) == "user-agent" || folded(name) == "content-encoding" || folded(name) == "cookie"
+		others := []string{"user-agent", "content-encoding", "cookie"}
+		isOwn := message.IsOwn(folded(name)) || slices.Contains(others, folded(name))
+
 		switch cure := reservedHeader(name); {
 		case cure != "":
 			errs = append(errs, field.Errorf(at, "%s", cure))
@@ -68,8 +71,10 @@ func (c Config) eventHeaders() error {
 		case seen[folded(name)]:
 			errs = append(errs, field.Errorf(at, "is named twice, or set by headers: case does not matter, and _ counts as -"))
 		}
+
 		seen[folded(name)] = true
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -82,20 +87,26 @@ func (c Config) batch() error {
 		}
 		return nil
 	}
+
 	errs := []error{field.Between("batch_bytes", c.BatchBytes, least, most)}
 	if c.DynamicHost {
-		errs = append(errs, field.Errorf("dynamic_host", "goes with no batch_format: the events of a batch would wait for the hosts of the others"))
+		errs = append(errs, field.Errorf("dynamic_host", "goes with no batch_format: the events of a batch would wait "+
+			"for the hosts of the others"))
 	}
+
 	if c.ContentType != "" && !(&delivery.Event{ContentType: c.ContentType}).IsJSON() {
 		errs = append(errs, field.Errorf("content_type", "must be JSON with batch_format: %s: take it out", BatchNDJSON))
 	}
+
 	switch {
 	case c.BatchFormat == BatchCloudEvents && c.Body != "":
-		errs = append(errs, field.Errorf("body", "goes with batch_format: %s only: a batch of CloudEvents holds no other bodies", BatchNDJSON))
+		errs = append(errs, field.Errorf("body", "goes with batch_format: %s only: a batch of CloudEvents holds no "+
+			"other bodies", BatchNDJSON))
 	case c.BatchFormat == BatchCloudEvents && c.Format != "" && c.Format != handlers.FormatCloudEventsStructured,
 		c.Format == handlers.FormatCloudEventsBinary:
 		errs = append(errs, field.Errorf("format", "goes with a request per event only: take it out, or batch_format"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -104,6 +115,7 @@ func reservedHeader(name string) string {
 	if !isToken(name) {
 		return "must be a header name of letters, digits and hyphens"
 	}
+
 	switch lower := folded(name); {
 	case lower == "authorization":
 		return "is not set here: use bearer_token, or username and password"
@@ -123,22 +135,27 @@ func (c Config) credentials() error {
 	} else if strings.Contains(c.Username, ":") {
 		errs = append(errs, field.Errorf("username", "must not hold a colon: Basic authentication ends the name there"))
 	}
+
 	if c.Username != "" && !c.BearerToken.IsZero() {
 		errs = append(errs, field.Errorf("bearer_token", "username is set too: take one of them out"))
 	}
+
 	if strings.ContainsFunc(c.BearerToken.Reveal(), func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		errs = append(errs, field.Errorf("bearer_token", "must be printable ASCII without blanks: is there a line end in it?"))
 	}
+
 	if c.DynamicHost {
 		for _, f := range []struct {
 			path string
 			set  bool
 		}{{"bearer_token", !c.BearerToken.IsZero()}, {"username", c.Username != ""}, {"tls.cert_file", c.TLS.CertFile != ""}} {
 			if f.set {
-				errs = append(errs, field.Errorf(f.path, "would be sent to any host that an event names: take it out, or dynamic_host; signing_secrets are safe"))
+				errs = append(errs, field.Errorf(f.path, "would be sent to any host that an event names: take it out, "+
+					"or dynamic_host; signing_secrets are safe"))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -147,12 +164,16 @@ func (c Config) network() error {
 	_, allowed := parseNetworks(c.AllowAddresses)
 	errs = errors.Join(errs, allowed)
 	full := c.WithDefaults()
+
 	if len(c.AllowAddresses) > 0 && full.Addresses == AddressesAny {
-		errs = errors.Join(errs, field.Errorf("allow_addresses", "has no effect with addresses: any: set addresses: public, or take it out"))
+		errs = errors.Join(errs, field.Errorf("allow_addresses", "has no effect with addresses: any: set addresses: "+
+			"public, or take it out"))
 	}
+
 	if proxy := c.ProxyURL.Reveal(); proxy != "" && proxy != ProxyNone && full.Addresses == AddressesPublic {
 		errs = errors.Join(errs, field.Errorf("proxy_url", "%s", proxyBlinds))
 	}
+
 	return errs
 }
 
@@ -166,14 +187,18 @@ func parseNetworks(texts []string) ([]netip.Prefix, error) {
 	for i, text := range texts {
 		network, err := netip.ParsePrefix(text)
 		if addr, bad := netip.ParseAddr(text); bad == nil && addr.Zone() == "" {
-			network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+			network = netip.PrefixFrom(addr, addr.BitLen())
+			err = nil
 		}
+
 		if err != nil || network.Addr().Is4In6() {
 			errs = append(errs, field.Errorf("allow_addresses."+strconv.Itoa(i), "must be an address or a network such as 10.1.0.0/16"))
 			continue
 		}
+
 		all = append(all, network.Masked())
 	}
+
 	return all, errors.Join(errs...)
 }
 
@@ -198,17 +223,23 @@ func (c Config) limits() error {
 		field.Timeout("response_timeout", c.ResponseTimeout, 0, defaultResponseTimeout),
 		field.Timeout("request_timeout", c.RequestTimeout, 0, defaultRequestTimeout),
 	}
+
 	if full := c.WithDefaults(); full.ResponseTimeout > full.RequestTimeout {
-		errs = append(errs, field.Errorf("response_timeout", "of %v must not be longer than request_timeout, which is %v", full.ResponseTimeout, full.RequestTimeout))
+		errs = append(errs, field.Errorf("response_timeout", "of %v must not be longer than request_timeout, which is %v",
+			full.ResponseTimeout, full.RequestTimeout))
 	}
-	if c.HostRateLimit < 0 || math.IsNaN(c.HostRateLimit) || math.IsInf(c.HostRateLimit, 0) || c.HostRateLimit > maxRate {
+
+	isNumber := !math.IsNaN(c.HostRateLimit) && !math.IsInf(c.HostRateLimit, 0)
+	if !isNumber || c.HostRateLimit < 0 || c.HostRateLimit > maxRate {
 		errs = append(errs, field.Errorf("host_rate_limit", "must be a number of requests per second up to %d, such as 10", int(maxRate)))
 	}
+
 	switch {
 	case c.HostConcurrency < 0:
 		errs = append(errs, field.Errorf("host_concurrency", "must be 1 or more"))
 	case c.HostConcurrency > 0 && !c.DynamicHost:
 		errs = append(errs, field.Errorf("host_concurrency", "works with dynamic_host only: for one host, set concurrency"))
 	}
+
 	return errors.Join(errs...)
 }

@@ -72,15 +72,22 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	security, err := tlsconf.Load(&cfg.TLS, o.BaseDir)
 	if err != nil {
 		return nil, err
 	}
+
 	cfg = cfg.WithDefaults()
 	h := &Handler{
-		cfg: cfg, eventHeaders: cfg.sentHeaders(), authorization: authorizationOf(cfg), network: &network{},
-		places: newPlaces(cfg.HostRateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,
+		cfg:           cfg,
+		eventHeaders:  cfg.sentHeaders(),
+		authorization: authorizationOf(cfg),
+		network:       &network{},
+		places:        newPlaces(cfg.HostRateLimit, cfg.HostConcurrency),
+		staleAfter:    defaultStaleAfter,
 	}
+
 	var errs [5]error
 	h.target, errs[0] = parseTarget(cfg.URL, cfg.DynamicHost)
 	h.headers, errs[1] = cfg.headerTemplates()
@@ -88,12 +95,15 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	h.encoder, errs[3] = message.New(cfg.Message, message.HTTP())
 	transport, err := newTransport(cfg, security, h.network)
 	errs[4] = err
+
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
+
 	h.transport = httpconn.New(transport, cfg.MaxConnectionAge)
 	h.needsData = h.target.tmpl != nil || h.encoder.Renders() || len(h.headers) > 0
 	h.redact = redactor(cfg, h.target.constant)
+
 	h.out = outcome.New("webhook", "is it http:// and not https://?")
 	h.out.Secrets = h.redact
 	return h, nil
@@ -123,20 +133,24 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		return h.out.Closed()
 	}
 	defer h.end()
+
 	d, err := h.draft(e)
 	if err != nil {
 		return h.failed(h.observe(stageDraft), "", outcome.Failure{Err: err}).mark()
 	}
+
 	leave, err := h.places.enter(ctx, d.url.Host, h.latest(ctx))
 	if err != nil {
 		return h.noTurn(d, err)
 	}
 	defer leave()
+
 	ctx = httpconn.ForEvents(ctx, e)
 	f := h.send(ctx, d)
 	if f != nil && ctx.Err() != nil && f.code == 0 {
 		return h.out.Ended(ctx, d.url.Host+": "+f.at.doing())
 	}
+
 	err = h.verdict(d, f)
 	h.transport.Learn(ctx, err)
 	return err
@@ -217,20 +231,25 @@ func (h *Handler) send(ctx context.Context, d *draft) *failure {
 func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool) {
 	rctx, cancel := outcome.Within(ctx, "request_timeout", h.cfg.RequestTimeout)
 	defer cancel()
+
 	var t trip
 	req, err := h.request(httptrace.WithClientTrace(rctx, t.hooks()), d)
 	if err != nil {
-		return h.failed(h.observe(stageDraft), d.url.Host, outcome.Failure{Text: h.hide(err.Error(), d.url)}), false
+		text := h.hide(err.Error(), d.url)
+		return h.failed(h.observe(stageDraft), d.url.Host, outcome.Failure{Text: text}), false
 	}
+
 	// The transport alone: a client would follow redirects, and put the whole URL
 	// into its errors.
 	resp, err := h.transport.RoundTrip(req) //nolint:bodyclose // answer closes it
 	if err != nil {
 		return h.lost(rctx, d.url, &t, err), rctx.Err() == nil && t.stale(err, h.staleAfter)
 	}
+
 	if d.batch > 0 && resp.StatusCode == http.StatusMultiStatus {
 		return h.multiStatus(rctx, resp, d), false
 	}
+
 	return h.answer(resp, d, cancel), false
 }
 
@@ -239,11 +258,16 @@ func (h *Handler) verdict(d *draft, f *failure) error {
 	if f == nil {
 		return nil
 	}
+
 	class := classify(f.observation)
 	down := class == outcome.Unavailable || class == outcome.Unauthorized
+	isBusy := f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable
+	mayRest := down || isBusy
+
 	// A throttled lane waits already. Where events choose their hosts, only this host waits.
-	if f.wait > 0 && class != outcome.Throttled && (down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
+	if mayRest && f.wait > 0 && class != outcome.Throttled {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all requests to the host
 	}
+
 	return f.mark()
 }

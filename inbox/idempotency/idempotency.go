@@ -166,10 +166,14 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Lease, o.Keep = orDefault(o.Lease, DefaultLease), orDefault(o.Keep, DefaultKeep)
+
+	o.Lease = orDefault(o.Lease, DefaultLease)
+	o.Keep = orDefault(o.Keep, DefaultKeep)
 	o.HandlerTimeout = orDefault(o.HandlerTimeout, DefaultHandlerTimeout)
 	o.StoreTimeout = orDefault(o.StoreTimeout, DefaultStoreTimeout)
-	o.MaxRequest, o.MaxAnswer = orDefault(o.MaxRequest, DefaultMaxRequest), orDefault(o.MaxAnswer, DefaultMaxAnswer)
+	o.MaxRequest = orDefault(o.MaxRequest, DefaultMaxRequest)
+	o.MaxAnswer = orDefault(o.MaxAnswer, DefaultMaxAnswer)
+
 	return o
 }
 
@@ -192,6 +196,7 @@ func (o Options) check() error {
 	if o.Lease < minLease {
 		errs = append(errs, fmt.Errorf("the Lease is %s: %s at least", o.Lease, minLease))
 	}
+
 	for name, d := range map[string]time.Duration{"Keep": o.Keep, "HandlerTimeout": o.HandlerTimeout, "StoreTimeout": o.StoreTimeout} {
 		if d < time.Millisecond {
 			errs = append(errs, fmt.Errorf("%s is %s: 1ms at least", name, d))
@@ -203,5 +208,6 @@ func (o Options) check() error {
 	if slices.Contains(o.Methods, "") {
 		errs = append(errs, errors.New("a method is empty"))
 	}
+
 	return errors.Join(errs...)
 }

@@ -44,23 +44,27 @@ func parseKey(value string) (string, error) {
 	key := value
 	if strings.HasPrefix(value, `"`) {
 		var err error
-		if key, err = unquote(value); err != nil {
+		key, err = unquote(value)
+		if err != nil {
 			return "", err
 		}
 	} else if strings.ContainsAny(value, " \"") {
 		return "", fmt.Errorf("the header %s has blanks or quotes within: put the value in double quotes", Header)
 	}
+
 	switch {
 	case strings.TrimSpace(key) == "":
 		return "", fmt.Errorf("the header %s is empty", Header)
 	case len(key) > maxKeyBytes:
 		return "", fmt.Errorf("the header %s has %d characters, at most %d are allowed", Header, len(key), maxKeyBytes)
 	}
+
 	for i := range len(key) {
 		if key[i] < ' ' || key[i] > '~' {
 			return "", fmt.Errorf("the header %s has characters that are not printable ASCII", Header)
 		}
 	}
+
 	return key, nil
 }
 
@@ -70,7 +74,8 @@ func unquote(value string) (string, error) {
 	for i := 1; i < len(value); i++ {
 		switch c := value[i]; c {
 		case '\\':
-			if i++; i >= len(value) || value[i] != '"' && value[i] != '\\' {
+			i++
+			if i >= len(value) || value[i] != '"' && value[i] != '\\' {
 				return "", fmt.Errorf("the header %s has a backslash that escapes nothing", Header)
 			}
 			key.WriteByte(value[i])

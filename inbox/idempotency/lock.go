@@ -65,15 +65,18 @@ func (l *lock) settle(ctx context.Context, change Change) error {
 func (l *lock) try(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
+
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := func() error {
 			once, done := context.WithTimeout(ctx, l.timeout/tries)
 			defer done()
 			return call(once)
 		}()
+
 		if err == nil || errors.Is(err, ErrLost) || errors.Is(err, ErrUnusable) {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("tried for %s: %w", l.timeout, err)
@@ -102,30 +105,36 @@ func (l *lock) keep(ctx context.Context, interrupt context.CancelCauseFunc) (sto
 func (l *lock) renew(ctx context.Context) error {
 	margin := l.lease / marginOf
 	failure := errors.New("this process was not running")
+
 	for pause := l.lease / renewals; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(min(pause, time.Until(l.until)-margin)):
 		}
+
 		start := time.Now()
 		if !start.Before(l.until.Add(-margin)) {
 			return fmt.Errorf("the lease of %s has run out: %w", l.lease, failure)
 		}
+
 		err := func() error {
 			call, done := context.WithDeadline(ctx, l.until.Add(-margin))
 			defer done()
 			return l.store.Settle(call, l.claim, Change{Action: Renew, For: l.lease})
 		}()
+
 		switch {
 		case err != nil && over(ctx):
 			return nil // the handler has ended meanwhile
 		case errors.Is(err, ErrLost):
 			return err
 		case err != nil:
-			failure, pause = err, l.lease/retries
+			failure = err
+			pause = l.lease / retries
 		default:
-			pause, l.until = l.lease/renewals, start.Add(l.lease)
+			pause = l.lease / renewals
+			l.until = start.Add(l.lease)
 		}
 	}
 }

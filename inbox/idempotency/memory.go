@@ -48,10 +48,12 @@ func (m *Memory) Begin(_ context.Context, c Claim, lease time.Duration) (Entry, 
 func (m *Memory) Settle(_ context.Context, c Claim, change Change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	e, ok := m.get(c.Key)
 	if ok && e.claim.Token != c.Token {
 		return ErrLost
 	}
+
 	switch change.Action {
 	case Finish:
 		m.put(memoryEntry{claim: c, done: true, answer: change.Answer, until: time.Now().Add(change.For)})
@@ -67,6 +69,7 @@ func (m *Memory) Settle(_ context.Context, c Claim, change Change) error {
 		e.until = time.Now().Add(change.For)
 		m.entries[c.Key] = e
 	}
+
 	return nil
 }
 

@@ -24,6 +24,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
+
 	key, err := keyOf(r.Header)
 	if errors.Is(err, errNoKey) && !m.Required(r) {
 		m.next.ServeHTTP(w, r)
@@ -33,15 +34,22 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.Refuse(w, r, noKey(err))
 		return
 	}
+
 	scope, ok := m.Scope(r)
 	if !ok {
-		m.Refuse(w, r, Problem{Status: http.StatusUnauthorized, Title: "Idempotency-Key without a sender", Detail: "The request must identify its sender."})
+		m.Refuse(w, r, Problem{
+			Status: http.StatusUnauthorized,
+			Title:  "Idempotency-Key without a sender",
+			Detail: "The request must identify its sender.",
+		})
 		return
 	}
+
 	body, r, err := m.body(w, r)
 	if err != nil {
 		return
 	}
+
 	c := Claim{Key: digest([]byte(scope), []byte(key)), Token: rand.Text(), Fingerprint: fingerprint(r, body)}
 	m.claim(w, r, c)
 }
@@ -52,6 +60,7 @@ func (m *middleware) body(w http.ResponseWriter, r *http.Request) ([]byte, *http
 	if err == nil {
 		return body, again, nil
 	}
+
 	p := Problem{Status: http.StatusBadRequest, Title: "The request's body cannot be read"}
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		p = Problem{Status: http.StatusRequestEntityTooLarge, Title: "The request's body is too large"}
@@ -59,6 +68,7 @@ func (m *middleware) body(w http.ResponseWriter, r *http.Request) ([]byte, *http
 		m.Log.ErrorContext(r.Context(), "idempotency: middleware in the wrong place", "error", err)
 		p = Problem{Status: http.StatusInternalServerError, Title: "The request's body cannot be compared"}
 	}
+
 	m.Refuse(w, r, p)
 	return nil, nil, err
 }
@@ -68,6 +78,7 @@ func (m *middleware) claim(w http.ResponseWriter, r *http.Request, c Claim) {
 	l := newLock(m, c)
 	entry, err := l.begin(r.Context())
 	m.noteStore(r.Context(), err)
+
 	switch {
 	case err != nil && m.FailOpen:
 		m.next.ServeHTTP(w, r)
@@ -98,6 +109,7 @@ func (m *middleware) noteStore(ctx context.Context, err error) {
 
 func (m *middleware) replay(w http.ResponseWriter, r *http.Request, stored []byte) {
 	a, err := decode(stored)
+
 	switch {
 	case err != nil:
 		m.Log.ErrorContext(r.Context(), "idempotency: replay", "error", err)
@@ -120,9 +132,11 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, l *lock) {
 	defer cancel()
 	ctx, interrupt := context.WithCancelCause(ctx)
 	defer interrupt(nil)
+
 	stop := l.keep(detached, interrupt)
 	rec := newRecorder(w, r.Method, m.MaxAnswer)
 	defer context.AfterFunc(ctx, rec.cut)()
+
 	ended := false
 	defer func() {
 		stop()
@@ -131,8 +145,10 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, l *lock) {
 			m.release(detached, l)
 		}
 	}()
+
 	m.next.ServeHTTP(rec, r.WithContext(ctx))
 	ended = true
+
 	interrupted := context.Cause(ctx)
 	stop()
 	m.settle(w, r.WithContext(detached), l, rec.close(interrupted))
@@ -161,18 +177,21 @@ func (m *middleware) settle(w http.ResponseWriter, r *http.Request, l *lock, o o
 			return
 		}
 	}
+
 	if o.sent {
 		if !o.whole {
 			panic(http.ErrAbortHandler) // the client must not take it as complete
 		}
 		return
 	}
+
 	replace(w.Header(), o.Header)
 	if !o.whole {
 		w.WriteHeader(o.Status) // with the length that the handler has declared
 		_, _ = w.Write(o.body)
 		panic(http.ErrAbortHandler)
 	}
+
 	o.write(w, r.Method)
 }
 

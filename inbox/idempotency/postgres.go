@@ -108,7 +108,8 @@ func (s *Postgres) Begin(ctx context.Context, c Claim, lease time.Duration) (Ent
 	for {
 		affected, err := s.exec(ctx, `INSERT INTO `+s.table+` AS t (key, token, fingerprint, expires_at)
 			VALUES ($1::text, $2::text, $3::text, clock_timestamp() + $4::bigint * interval '1 microsecond')
-			ON CONFLICT (key) DO UPDATE SET token = excluded.token, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = NULL
+			ON CONFLICT (key) DO UPDATE
+			SET token = excluded.token, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = NULL
 			WHERE t.expires_at <= clock_timestamp() OR t.token = excluded.token AND t.answer IS NULL`,
 			c.Key, c.Token, c.Fingerprint, lease.Microseconds())
 		if err != nil {
@@ -117,15 +118,17 @@ func (s *Postgres) Begin(ctx context.Context, c Claim, lease time.Duration) (Ent
 		if affected == 1 {
 			return Entry{State: Taken}, nil
 		}
+
 		e := Entry{State: InProgress}
-		err = s.row(ctx, `SELECT fingerprint, answer FROM `+s.table+` WHERE key = $1::text AND expires_at > clock_timestamp()`, c.Key).
-			Scan(&e.Fingerprint, &e.Answer)
+		err = s.row(ctx, `SELECT fingerprint, answer FROM `+s.table+`
+			WHERE key = $1::text AND expires_at > clock_timestamp()`, c.Key).Scan(&e.Fingerprint, &e.Answer)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue // the key was released, or has expired, between the two statements
 		}
 		if err != nil {
 			return Entry{}, explain(err)
 		}
+
 		if e.Answer != nil {
 			e.State = Done
 		}
@@ -168,15 +171,18 @@ func (s *Postgres) change(ctx context.Context, query string, args ...any) error 
 
 // release of a free key is not an error: the answer to the first try was lost.
 func (s *Postgres) release(ctx context.Context, c Claim) error {
-	affected, err := s.exec(ctx, `DELETE FROM `+s.table+` WHERE key = $1::text AND token = $2::text AND answer IS NULL`, c.Key, c.Token)
+	affected, err := s.exec(ctx, `DELETE FROM `+s.table+`
+		WHERE key = $1::text AND token = $2::text AND answer IS NULL`, c.Key, c.Token)
 	if err != nil {
 		return explain(err)
 	}
 	if affected > 0 {
 		return nil
 	}
+
 	var held bool
-	err = s.row(ctx, `SELECT EXISTS (SELECT FROM `+s.table+` WHERE key = $1::text AND expires_at > clock_timestamp())`, c.Key).Scan(&held)
+	err = s.row(ctx, `SELECT EXISTS (SELECT FROM `+s.table+`
+		WHERE key = $1::text AND expires_at > clock_timestamp())`, c.Key).Scan(&held)
 	switch {
 	case err != nil:
 		return explain(err)
@@ -196,7 +202,8 @@ func explain(err error) error {
 	}](err); ok && len(e.SQLState()) == 5 {
 		switch e.SQLState()[:2] {
 		case "42", "3D", "3F", "28":
-			return fmt.Errorf("%w: create the table with idempotency.CreatePostgres and grant SELECT, INSERT, UPDATE and DELETE on it: %w", ErrUnusable, err)
+			return fmt.Errorf("%w: create the table with idempotency.CreatePostgres "+
+				"and grant SELECT, INSERT, UPDATE and DELETE on it: %w", ErrUnusable, err)
 		}
 	}
 	return fmt.Errorf("the table of idempotency keys: %w", err)
@@ -222,9 +229,12 @@ func (s *Postgres) Purge(ctx context.Context, batch int, budget time.Duration) (
 	if budget == 0 {
 		budget = DefaultPurgeBudget
 	}
+
 	if batch < 1 || batch > maxPurgeBatch || budget < 0 {
-		return 0, false, fmt.Errorf("a batch of %d within %s: 1 to %d are allowed, and no negative budget", batch, budget, maxPurgeBatch)
+		return 0, false, fmt.Errorf("a batch of %d within %s: 1 to %d are allowed, and no negative budget",
+			batch, budget, maxPurgeBatch)
 	}
+
 	for begin := time.Now(); ; {
 		affected, err := s.exec(ctx, `DELETE FROM `+s.table+` WHERE ctid = ANY (ARRAY(SELECT ctid FROM `+s.table+`
 			WHERE expires_at <= clock_timestamp() ORDER BY expires_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED))`, int64(batch))
@@ -232,9 +242,11 @@ func (s *Postgres) Purge(ctx context.Context, batch int, budget time.Duration) (
 			return removed, false, explain(err)
 		}
 		removed += affected
+
 		if affected < int64(batch) {
 			return removed, true, nil
 		}
+
 		if time.Since(begin) >= budget {
 			return removed, false, nil
 		}

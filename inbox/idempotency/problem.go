@@ -56,5 +56,10 @@ func notKept() Problem {
 }
 
 func unavailable(detail string, wait time.Duration) Problem {
-	return Problem{Status: http.StatusServiceUnavailable, Title: "Idempotency cannot be guaranteed at the moment", Detail: detail, RetryAfter: wait}
+	return Problem{
+		Status:     http.StatusServiceUnavailable,
+		Title:      "Idempotency cannot be guaranteed at the moment",
+		Detail:     detail,
+		RetryAfter: wait,
+	}
 }

@@ -64,17 +64,21 @@ func (r *recorder) Write(p []byte) (int, error) {
 	if r.closed {
 		return 0, http.ErrHandlerTimeout
 	}
+
 	r.writeHeader(http.StatusOK)
 	if !bodyAllowed(r.status) {
 		return 0, http.ErrBodyNotAllowed
 	}
+
 	if length, ok := r.declared(); ok && r.written+int64(len(p)) > length {
 		return 0, http.ErrContentLength
 	}
+
 	r.written += int64(len(p))
 	if !r.large && r.body.Len()+len(p) <= r.limit {
 		return r.body.Write(p)
 	}
+
 	if !r.large {
 		r.large = true
 		r.sniff(p)
@@ -83,6 +87,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 		_, _ = r.to.Write(r.body.Bytes())
 		r.body = bytes.Buffer{}
 	}
+
 	// A client that went away must not make the handler fail.
 	_, _ = r.to.Write(p)
 	return len(p), nil
@@ -126,20 +131,25 @@ type outcome struct {
 func (r *recorder) close(interrupted error) outcome {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.closed = true
 	o := outcome{interrupted: interrupted, explicit: r.status != 0, sent: r.large}
 	r.writeHeader(http.StatusOK) // the status of net/http for a handler that writes nothing
 	r.sniff(nil)
+
 	length, declared := r.declared()
 	bodyless := r.method == http.MethodHead || !bodyAllowed(r.status)
 	o.whole = !declared || bodyless || r.written == length
+
 	// An answer that was begun before the interruption reports the work, but its end
 	// may be missing, unless its length is known.
-	cut := interrupted != nil && r.midway && !declared && !bodyless
+	isOpen := !declared && !bodyless
+	cut := interrupted != nil && r.midway && isOpen
 	o.answer = answer{Status: r.status, Header: r.sent, Large: r.large || cut, body: r.body.Bytes()}
 	if cut {
 		o.body = nil
 	}
+
 	return o
 }
 

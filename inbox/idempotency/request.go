@@ -17,19 +17,24 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *htt
 	if r.PostForm != nil || r.MultipartForm != nil {
 		return nil, nil, errParsed
 	}
+
 	var body []byte
 	if r.Body != nil && r.Body != http.NoBody {
 		var err error
-		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit)); err != nil {
+		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		if err != nil {
 			return nil, nil, err
 		}
 	}
+
 	again := r.Clone(r.Context())
 	again.Body = io.NopCloser(bytes.NewReader(body))
-	again.ContentLength, again.TransferEncoding = int64(len(body)), nil
+	again.ContentLength = int64(len(body))
+	again.TransferEncoding = nil
 	if len(body) == 0 {
 		again.Body = http.NoBody
 	}
+
 	return body, again, nil
 }
 

@@ -77,15 +77,20 @@ func qualified(schema, name string) string { return quoteIdent(schema) + "." + q
 // quoteIdent quotes a name unless it consists of lower-case letters, digits and underscores. A reserved word stays as it
 // is: to_regclass accepts it. It is for names that people type, not for statements.
 func quoteIdent(name string) string {
-	plain := name != "" && name[0] != '$' && (name[0] < '0' || name[0] > '9')
+	plain := name != "" && name[0] != '$' && !isDigit(rune(name[0]))
 	for _, r := range name {
-		plain = plain && (r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9')
+		isWord := r == '_' || isLower(r) || isDigit(r)
+		plain = plain && isWord
 	}
 	if plain {
 		return name
 	}
 	return pgx.Identifier{name}.Sanitize()
 }
+
+func isLower(r rune) bool { return r >= 'a' && r <= 'z' }
+
+func isDigit(r rune) bool { return r >= '0' && r <= '9' }
 
 // maxNameBytes is the longest name that PostgreSQL keeps.
 const maxNameBytes = 63
@@ -131,14 +136,17 @@ func (c *Capture) validate() error {
 	if err := pgschema.Validate(c.Outbox); err != nil {
 		return err
 	}
+
 	if c.AggregateType == "" || len(c.AggregateType) > maxAggregate || !text(c.AggregateType) {
 		return fmt.Errorf("aggregate type %q must be text of 1 to %d bytes", c.AggregateType, maxAggregate)
 	}
+
 	for _, operation := range c.Operations() {
 		if name := c.Types[operation]; len(name) > maxType || !text(name) {
 			return fmt.Errorf("event type %q must be text of 1 to %d bytes", name, maxType)
 		}
 	}
+
 	return nil
 }
 
@@ -150,9 +158,12 @@ func typesOf(table string, operations, names []string) (map[string]string, error
 	if len(operations) == 0 {
 		operations = DefaultOperations()
 	}
+
 	if len(names) > 0 && len(names) != len(operations) {
-		return nil, fmt.Errorf("%d event types for the operations %s: name one for each, in this order", len(names), strings.Join(operations, ", "))
+		return nil, fmt.Errorf("%d event types for the operations %s: name one for each, in this order",
+			len(names), strings.Join(operations, ", "))
 	}
+
 	types := make(map[string]string, len(operations))
 	for i, operation := range operations {
 		switch {
@@ -168,34 +179,42 @@ func typesOf(table string, operations, names []string) (map[string]string, error
 			types[operation] = defaultType(table, operation)
 		}
 	}
+
 	return types, nil
 }
 
 // Command returns the command line that makes c again. exclude are the columns that the events lack.
 func (c *Capture) Command(exclude []string) string {
 	words := []string{"notifyd capture add", shellWord(c.Name())}
+
 	operations := c.Operations()
 	if !slices.Equal(operations, DefaultOperations()) {
 		words = append(words, "--operations", strings.Join(operations, ","))
 	}
-	types, plain := make([]string, len(operations)), true
+
+	types := make([]string, len(operations))
+	plain := true
 	for i, operation := range operations {
 		types[i] = c.Types[operation]
 		plain = plain && types[i] == defaultType(c.Table, operation)
 	}
+
 	if !plain {
 		words = append(words, "--types", list(types))
 	}
 	if c.AggregateType != c.Table {
 		words = append(words, "--aggregate-type", shellWord(c.AggregateType))
 	}
+
 	words = append(words, "--key", list(c.Key))
 	if len(exclude) > 0 {
 		words = append(words, "--exclude", list(exclude))
 	}
+
 	if c.Outbox != outboxsql.DefaultSchema {
 		words = append(words, "--schema", shellWord(c.Outbox))
 	}
+
 	return strings.Join(append(words, "--install"), " ")
 }
 
@@ -214,8 +233,11 @@ func list(values []string) string {
 // shellWord quotes a word for a shell where that is necessary.
 func shellWord(word string) string {
 	safe := func(r rune) bool {
-		return r == '_' || r == '-' || r == '.' || r == ',' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		isMark := strings.ContainsRune("_-.,", r)
+		isLetter := isLower(r | 0x20)
+		return isMark || isLetter || isDigit(r)
 	}
+
 	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !safe(r) }) < 0 {
 		return word
 	}

@@ -49,34 +49,52 @@ func Prepare(ctx context.Context, db outboxsql.DB, request Request) (*Plan, erro
 	if err != nil {
 		return nil, err
 	}
+
 	if err := r.refuse(); err != nil {
 		return nil, err
 	}
+
 	columns, err := all[column](ctx, db, sqlColumns, r.OID)
 	if err != nil {
 		return nil, fmt.Errorf("read the columns of %s: %w", request.Table, err)
 	}
+
 	indexes, err := all[index](ctx, db, sqlIndexes, r.OID)
 	if err != nil {
 		return nil, fmt.Errorf("read the indexes of %s: %w", request.Table, err)
 	}
-	c := Capture{Outbox: request.Outbox, Schema: r.Schema, Table: r.Table, AggregateType: cmp.Or(request.AggregateType, r.Table)}
-	if c.Types, err = typesOf(r.Table, request.Operations, request.Types); err != nil {
+
+	c := Capture{
+		Outbox:        request.Outbox,
+		Schema:        r.Schema,
+		Table:         r.Table,
+		AggregateType: cmp.Or(request.AggregateType, r.Table),
+	}
+
+	c.Types, err = typesOf(r.Table, request.Operations, request.Types)
+	if err != nil {
 		return nil, invalid{err}
 	}
-	if c.Key, err = keyOf(c.Name(), columns, indexes, request.Key); err != nil {
+
+	c.Key, err = keyOf(c.Name(), columns, indexes, request.Key)
+	if err != nil {
 		return nil, err
 	}
-	if c.Columns, c.Excluded, err = columnsOf(c.Name(), columns, c.Key, request.Columns, request.Exclude); err != nil {
+
+	c.Columns, c.Excluded, err = columnsOf(c.Name(), columns, c.Key, request.Columns, request.Exclude)
+	if err != nil {
 		return nil, err
 	}
+
 	if err := c.validate(); err != nil {
 		return nil, invalid{err}
 	}
+
 	before, err := leftoversOf(ctx, db, &c, r.OID)
 	if err != nil {
 		return nil, err
 	}
+
 	p := &Plan{Capture: c, Warnings: warnings(c.Name(), r, columns)}
 	p.SQL, err = script{&c}.statements(before)
 	return p, err
@@ -86,12 +104,16 @@ func Prepare(ctx context.Context, db outboxsql.DB, request Request) (*Plan, erro
 func warnings(name string, r *relation, columns []column) (list []string) {
 	for _, c := range columns {
 		if c.JSON {
-			list = append(list, fmt.Sprintf("column %q of %s has type json: a value that jsonb cannot hold, such as \"\\u0000\", makes the write fail, also if the column is left out: change it to jsonb", c.Name, name))
+			list = append(list, fmt.Sprintf("column %q of %s has type json: a value that jsonb cannot hold, "+
+				"such as \"\\u0000\", makes the write fail, also if the column is left out: change it to jsonb", c.Name, name))
 		}
 	}
+
 	if r.Kind == "p" {
-		list = append(list, name+" is partitioned: statements that name a partition write no event, unless the partition is captured, too")
+		list = append(list, name+" is partitioned: statements that name a partition write no event, unless the "+
+			"partition is captured, too")
 	}
+
 	return list
 }
 
@@ -118,23 +140,34 @@ func leftoversOf(ctx context.Context, db outboxsql.DB, c *Capture, oid uint32) (
 	for _, operation := range Operations() {
 		triggers = append(triggers, c.trigger(operation))
 	}
+
 	uses, err := all[use](ctx, db, sqlUses, c.Schema, c.function(), oid, triggers)
 	if err != nil {
 		return before, fmt.Errorf("look for an earlier capture of %s: %w", c.Name(), err)
 	}
+
 	for _, u := range uses {
 		own := u.FunctionSchema == c.Schema && u.Function == c.function()
-		switch name := (pgx.Identifier{u.FunctionSchema, u.Function}).Sanitize(); {
-		case own && !u.Here:
+		if own && !u.Here {
 			other := qualified(u.Schema, u.Relation)
-			return before, fmt.Errorf("%s has the capture of a former table of this name: notifyd capture remove %s", other, shellWord(other))
-		case !own && u.Elsewhere == 0 && strings.HasPrefix(u.Function, functionPrefix) && !slices.Contains(before.functions, name):
+			return before, fmt.Errorf("%s has the capture of a former table of this name: notifyd capture remove %s",
+				other, shellWord(other))
+		}
+
+		name := (pgx.Identifier{u.FunctionSchema, u.Function}).Sanitize()
+		isLeft := !own && u.Elsewhere == 0 && strings.HasPrefix(u.Function, functionPrefix)
+		if isLeft && !slices.Contains(before.functions, name) {
 			before.functions = append(before.functions, name)
 		}
-		if u.Here && !slices.ContainsFunc(c.Operations(), func(operation string) bool { return c.trigger(operation) == u.Trigger }) {
+
+		isReplaced := slices.ContainsFunc(c.Operations(), func(operation string) bool {
+			return c.trigger(operation) == u.Trigger
+		})
+		if u.Here && !isReplaced {
 			before.triggers = append(before.triggers, u.Trigger)
 		}
 	}
+
 	return before, nil
 }
 
@@ -150,18 +183,24 @@ func (p *Plan) Script() string {
 func Run(ctx context.Context, db outboxsql.DB, statements string, patience time.Duration) error {
 	const pause = 500 * time.Millisecond
 	began := time.Now()
+
 	for {
 		err := pgx.BeginFunc(ctx, beginner{db}, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n",
-				lockTimeout.Milliseconds())+statements, pgx.QueryExecModeSimpleProtocol)
+			settings := fmt.Sprintf("SET LOCAL client_min_messages = warning;\n"+
+				"SET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n", lockTimeout.Milliseconds())
+			_, err := tx.Exec(ctx, settings+statements, pgx.QueryExecModeSimpleProtocol)
 			return err
 		})
+
 		if !refused(err) {
 			return err
 		}
+
 		if waited := time.Since(began); waited > patience {
-			return fmt.Errorf("%w: waited %v for a lock on the table: end the transactions that use it, and repeat the command", err, waited.Round(time.Second))
+			return fmt.Errorf("%w: waited %v for a lock on the table: end the transactions that use it, and repeat the command",
+				err, waited.Round(time.Second))
 		}
+
 		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // spreads attempts, hides nothing
 		select {
 		case <-ctx.Done():
@@ -182,7 +221,17 @@ func (b beginner) Begin(ctx context.Context) (pgx.Tx, error) { return b.BeginTx(
 // same function.
 func refused(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return false
+	}
+
 	const lockNotAvailable, deadlock, concurrently, duplicate = "55P03", "40P01", "XX000", "23505"
-	return ok && (pg.Code == lockNotAvailable || pg.Code == deadlock || pg.Code == duplicate ||
-		pg.Code == concurrently && strings.Contains(pg.Message, "concurrently"))
+	switch pg.Code {
+	case lockNotAvailable, deadlock, duplicate:
+		return true
+	case concurrently:
+		return strings.Contains(pg.Message, "concurrently")
+	default:
+		return false
+	}
 }

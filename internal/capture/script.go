@@ -70,7 +70,8 @@ func (c script) id(row string) string {
 	for i, column := range c.Key {
 		values[i] = row + " -> " + literal(column)
 	}
-	return fmt.Sprintf("CASE WHEN %s ?& %s THEN jsonb_build_array(%s)::text COLLATE \"C\" END", row, literals(c.Key), strings.Join(values, ", "))
+	return fmt.Sprintf("CASE WHEN %s ?& %s THEN jsonb_build_array(%s)::text COLLATE \"C\" END",
+		row, literals(c.Key), strings.Join(values, ", "))
 }
 
 // key returns the expression of the key for a row as jsonb.
@@ -97,13 +98,18 @@ func insertInto(outbox string) string {
 // OFFSET 0 keeps the planner from converting a row more than once. Both names are qualified: a column of the table may
 // have any name.
 func (c script) rows(table, as string) string {
-	return fmt.Sprintf("(SELECT r, %s AS id FROM (SELECT to_jsonb(t.*) - capture.omit AS r FROM %s AS t OFFSET 0) AS t OFFSET 0) AS %s", c.id("r"), table, as)
+	return fmt.Sprintf("(SELECT r, %s AS id FROM (SELECT to_jsonb(t.*) - capture.omit AS r FROM %s AS t OFFSET 0) AS t OFFSET 0) AS %s",
+		c.id("r"), table, as)
 }
 
 // one returns the statement of an operation that has one transition table.
 func (c script) one(operation, table, before, after string) string {
-	return fmt.Sprintf("%s\n        SELECT %s, %s, t.id, %s\n        FROM %s;", insertInto(c.Outbox),
-		literal(c.Types[operation]), literal(c.AggregateType), c.payload(literal(operation), c.key("t.r"), before, after), c.rows(table, "t"))
+	return fmt.Sprintf("%s\n        SELECT %s, %s, t.id, %s\n        FROM %s;",
+		insertInto(c.Outbox),
+		literal(c.Types[operation]),
+		literal(c.AggregateType),
+		c.payload(literal(operation), c.key("t.r"), before, after),
+		c.rows(table, "t"))
 }
 
 // both returns the statement of UPDATE. A changed key is in one of the tables only: the old key is deleted, and the new
@@ -115,12 +121,20 @@ func (c script) both() string {
 		}
 		return literal(c.Types[Update])
 	}
+
 	choose := func(value func(string) string) string {
-		return fmt.Sprintf("CASE WHEN o.r IS NULL THEN %s WHEN n.r IS NULL THEN %s ELSE %s END", value(Insert), value(Delete), value(Update))
+		return fmt.Sprintf("CASE WHEN o.r IS NULL THEN %s WHEN n.r IS NULL THEN %s ELSE %s END",
+			value(Insert), value(Delete), value(Update))
 	}
-	return fmt.Sprintf("%s\n        SELECT %s,\n            %s, coalesce(n.id, o.id), %s\n        FROM %s\n        FULL JOIN %s ON n.id = o.id\n        WHERE o.r IS DISTINCT FROM n.r;",
-		insertInto(c.Outbox), choose(typeOf), literal(c.AggregateType), c.payload(choose(literal), c.key("coalesce(n.r, o.r)"), "o.r", "n.r"),
-		c.rows(oldRows, "o"), c.rows(newRows, "n"))
+
+	return fmt.Sprintf("%s\n        SELECT %s,\n            %s, coalesce(n.id, o.id), %s\n        FROM %s\n"+
+		"        FULL JOIN %s ON n.id = o.id\n        WHERE o.r IS DISTINCT FROM n.r;",
+		insertInto(c.Outbox),
+		choose(typeOf),
+		literal(c.AggregateType),
+		c.payload(choose(literal), c.key("coalesce(n.r, o.r)"), "o.r", "n.r"),
+		c.rows(oldRows, "o"),
+		c.rows(newRows, "n"))
 }
 
 // truncated returns the statement of TRUNCATE, which has no transition tables.
@@ -133,12 +147,15 @@ func (c script) truncated() string {
 func (c script) body() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n<<capture>>\nDECLARE\n    omit CONSTANT text[] := ARRAY(SELECT a.attname::text FROM pg_attribute AS a\n"+
-		"        WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s));\nBEGIN\n", literals(c.Columns))
+		"        WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (%s));\nBEGIN\n",
+		literals(c.Columns))
+
 	for i, operation := range c.Operations() {
 		word := "ELSIF"
 		if i == 0 {
 			word = "IF"
 		}
+
 		statement := ""
 		switch operation {
 		case Insert:
@@ -150,8 +167,10 @@ func (c script) body() string {
 		case Truncate:
 			statement = c.truncated()
 		}
+
 		fmt.Fprintf(&b, "    %s TG_OP = '%s' THEN\n        %s\n", word, strings.ToUpper(operation), statement)
 	}
+
 	b.WriteString("    END IF;\n    RETURN NULL;\nEND\n")
 	return b.String()
 }
@@ -192,8 +211,9 @@ func (c script) createTrigger(operation string) string {
 	if clause != "" {
 		clause = "\n    REFERENCING" + clause
 	}
-	return fmt.Sprintf("CREATE OR REPLACE TRIGGER %s AFTER %s ON %s%s\n    FOR EACH STATEMENT EXECUTE FUNCTION %s();\n", pgx.Identifier{c.trigger(operation)}.Sanitize(),
-		strings.ToUpper(operation), c.table(), clause, c.qualifiedFunction())
+
+	return fmt.Sprintf("CREATE OR REPLACE TRIGGER %s AFTER %s ON %s%s\n    FOR EACH STATEMENT EXECUTE FUNCTION %s();\n",
+		pgx.Identifier{c.trigger(operation)}.Sanitize(), strings.ToUpper(operation), c.table(), clause, c.qualifiedFunction())
 }
 
 func (c script) table() string { return pgx.Identifier{c.Schema, c.Table}.Sanitize() }
@@ -209,16 +229,25 @@ func (c script) statements(before leftovers) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	var b strings.Builder
 	function, outbox := c.qualifiedFunction(), pgx.Identifier{c.Outbox}.Sanitize()
-	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s() RETURNS trigger\n    LANGUAGE plpgsql SECURITY DEFINER\n%sAS %s;\n", function, setClauses(), quoted(c.body()))
+
+	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s() RETURNS trigger\n    LANGUAGE plpgsql SECURITY DEFINER\n%sAS %s;\n",
+		function, setClauses(), quoted(c.body()))
 	fmt.Fprintf(&b, "COMMENT ON FUNCTION %s() IS %s;\n", function, literal(string(description)))
+
 	b.WriteString("-- Otherwise a role with a table of its own could attach the function to it, and forge events.\n")
 	fmt.Fprintf(&b, "REVOKE ALL ON FUNCTION %s() FROM PUBLIC;\n", function)
+
 	b.WriteString("-- The function writes events as the role that owns it. Without this privilege each write of the table would fail.\n")
-	fmt.Fprintf(&b, "DO %s;\n", quoted(fmt.Sprintf("\nBEGIN\n    IF NOT has_schema_privilege(%s, 'USAGE') OR NOT has_column_privilege(%s, 'payload', 'INSERT') THEN\n"+
+	fmt.Fprintf(&b, "DO %s;\n", quoted(fmt.Sprintf("\nBEGIN\n"+
+		"    IF NOT has_schema_privilege(%s, 'USAGE') OR NOT has_column_privilege(%s, 'payload', 'INSERT') THEN\n"+
 		"        RAISE insufficient_privilege USING MESSAGE = %s || quote_ident(current_user);\n    END IF;\nEND\n",
-		literal(c.Outbox), literal(outbox+".outbox_events"), literal("permission denied to insert into "+outbox+".outbox_events for role "))))
+		literal(c.Outbox),
+		literal(outbox+".outbox_events"),
+		literal("permission denied to insert into "+outbox+".outbox_events for role "))))
+
 	for _, operation := range c.Operations() {
 		b.WriteString(c.createTrigger(operation))
 	}
@@ -228,6 +257,7 @@ func (c script) statements(before leftovers) (string, error) {
 	for _, name := range before.functions {
 		fmt.Fprintf(&b, "DROP FUNCTION IF EXISTS %s();\n", name)
 	}
+
 	return b.String(), nil
 }
 

@@ -34,10 +34,12 @@ func NewRDS(region string) *RDS { return &RDS{region: region, tokens: make(map[t
 func (r *RDS) Get(ctx context.Context, address, user string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	at := target{address, user}
 	if t, is := r.tokens[at]; is && time.Now().Before(t.until) {
 		return t.text, nil
 	}
+
 	if r.access == nil {
 		c, err := config.LoadDefaultConfig(ctx, config.WithRegion(r.region))
 		if err != nil {
@@ -45,11 +47,13 @@ func (r *RDS) Get(ctx context.Context, address, user string) (string, error) {
 		}
 		r.access = c.Credentials
 	}
+
 	began := time.Now()
 	token, err := auth.BuildAuthToken(ctx, address, r.region, user, r.access)
 	if err != nil {
 		return "", fmt.Errorf("make a token of AWS IAM: %w", err)
 	}
+
 	r.tokens[at] = result{token, began.Add(rdsLifetime)}
 	return token, nil
 }

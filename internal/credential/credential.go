@@ -50,20 +50,24 @@ func (c *Command) Get(ctx context.Context) (string, error) {
 	if r := c.last.Load(); r != nil && time.Now().Before(r.until) {
 		return r.text, nil
 	}
+
 	select {
 	case c.running <- struct{}{}:
 		defer func() { <-c.running }()
 	case <-ctx.Done():
 		return "", fmt.Errorf("wait for %s: %w", c.argv[0], context.Cause(ctx))
 	}
+
 	if r := c.last.Load(); r != nil && time.Now().Before(r.until) { // another caller has just got it
 		return r.text, nil
 	}
+
 	began := time.Now()
 	text, err := c.get(ctx)
 	if err != nil {
 		return "", err
 	}
+
 	c.last.Store(&result{text, began.Add(c.lifetime)})
 	return text, nil
 }
@@ -71,6 +75,7 @@ func (c *Command) Get(ctx context.Context) (string, error) {
 func (c *Command) get(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RunTimeout, fmt.Errorf("it did not end within %v", RunTimeout))
 	defer cancel()
+
 	stdout, stderr, err := c.run(ctx, c.argv)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -78,10 +83,12 @@ func (c *Command) get(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("run %s: %w%s", c.argv[0], err, lineOf(stderr, stdout))
 	}
+
 	text, err := credentialOf(stdout)
 	if err != nil {
 		return "", fmt.Errorf("run %s: %w%s", c.argv[0], err, lineOf(stderr, stdout))
 	}
+
 	return text, nil
 }
 
@@ -90,6 +97,7 @@ func credentialOf(stdout []byte) (string, error) {
 	if len(stdout) > maxBytes {
 		return "", fmt.Errorf("it printed more than %d bytes: must be one line with the credential", maxBytes)
 	}
+
 	text := strings.TrimRight(string(stdout), "\r\n")
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -99,6 +107,7 @@ func credentialOf(stdout []byte) (string, error) {
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
 		return "", errors.New("it printed no text: must be one line with the credential")
 	}
+
 	return text, nil
 }
 
@@ -112,14 +121,17 @@ func lineOf(stderr, stdout []byte) string {
 		}
 		return ' '
 	}, strings.ToValidUTF8(strings.TrimSpace(line), ""))
+
 	for word := range strings.FieldsSeq(string(stdout)) {
 		if strings.Contains(line, word) {
 			return ""
 		}
 	}
+
 	if line == "" {
 		return ""
 	}
+
 	if len(line) > shownBytes {
 		line = strings.ToValidUTF8(line[:shownBytes], "") + "..."
 	}

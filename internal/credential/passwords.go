@@ -32,8 +32,10 @@ func (p *Passwords) Of(s Settings) Password {
 	if p == nil {
 		return nil
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	switch {
 	case len(s.Command) > 0:
 		if p.command == nil {
@@ -60,5 +62,6 @@ func (p *Passwords) Of(s Settings) Password {
 			return secret, nil
 		}
 	}
+
 	return nil
 }

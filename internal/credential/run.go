@@ -14,7 +14,9 @@ const waitDelay = 500 * time.Millisecond
 func run(ctx context.Context, argv []string) (stdout, stderr []byte, err error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out, complaints limited
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &complaints, waitDelay
+	cmd.Stdout = &out
+	cmd.Stderr = &complaints
+	cmd.WaitDelay = waitDelay
 	inGroup(cmd)
 	err = cmd.Run()
 	return out.Bytes(), complaints.Bytes(), err //nolint:wrapcheck // the caller names the program

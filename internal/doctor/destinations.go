@@ -45,6 +45,7 @@ func (e *exam) checkDestinations(ctx context.Context) []Finding {
 	findings := make([]Finding, len(e.Destinations))
 	turns := make(chan struct{}, destinationsAtOnce)
 	var wg sync.WaitGroup
+
 	for i, d := range e.Destinations {
 		wg.Go(func() {
 			turns <- struct{}{}
@@ -54,6 +55,7 @@ func (e *exam) checkDestinations(ctx context.Context) []Finding {
 			e.deliveries(&findings[i], &d, relay)
 		})
 	}
+
 	wg.Wait()
 	return findings
 }
@@ -63,21 +65,26 @@ func (d Destination) examine(ctx context.Context) Finding {
 	if d.Check == nil {
 		return found(OK, "", "The type %s has nothing to connect to.", d.Type)
 	}
+
 	ctx, cancel := context.WithTimeoutCause(ctx, destinationTimeout, fmt.Errorf("there was no answer within %v", destinationTimeout))
 	defer cancel()
+
 	var err error
 	if p := safecall.Call("the check", func() { err = d.Check(ctx) }); p != nil {
 		err = p
 	}
+
 	if err != nil {
 		return found(Error, d.cure(), "The destination cannot be used from here: %s.", oneLine(safecall.Text(err)))
 	}
+
 	tested, untested := "the type "+d.Type+" does not describe its check", ""
 	if d.Describe != nil {
 		if p := safecall.Call("DescribeCheck", func() { tested, untested = d.Describe() }); p != nil {
 			tested = oneLine(safecall.Text(p))
 		}
 	}
+
 	switch {
 	case tested == "":
 		return found(OK, "", "Nothing can be tested. Not tested: %s.", untested)
@@ -105,20 +112,25 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 			f.Cure = cure
 		}
 	}
+
 	for _, w := range of.Warnings {
 		report(Warning, "set destinations."+name+"."+field.Path(w)+" of the configuration", "%s.", oneLine(w.Error()))
 	}
+
 	if trouble, severity := relay.Trouble(name, &e.waits); trouble != "" {
 		of := Warning
 		if severity == status.Error {
 			of = Error
 		}
-		report(of, "fix what the last error names, there or in destinations."+name+" of the configuration", "The relay at %s says: %s.", relay.Address, trouble)
+		report(of, "fix what the last error names, there or in destinations."+name+" of the configuration",
+			"The relay at %s says: %s.", relay.Address, trouble)
 	}
+
 	d := e.waits.Destination(name)
 	if p := d.Pause; p != nil {
 		report(Warning, "notifyd resume "+name, "It is paused, since %s, by %s%s.", cli.Moment(p.Since), p.By, reason(p.Reason))
 	}
+
 	if l := d.LastError; l != nil {
 		attempt := "no attempt was counted"
 		if l.Attempts > 0 {
@@ -128,9 +140,11 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 		if l.EventID == 0 {
 			of = ""
 		}
+
 		report(Warning, "fix what the last error names, there or in destinations."+name+" of the configuration",
 			"The last error of a delivery that waits, %v ago%s: %s.", e.ago(l.At), of, oneLine(l.Text))
 	}
+
 	if len(d.DeadLetters) > 0 {
 		g := d.DeadLetters[0]
 		report(Warning, "fix the cause, then notifyd dlq replay --destination "+name,
@@ -159,15 +173,22 @@ func checkUnconfigured(_ context.Context, e *exam) (string, []Finding, error) {
 		if e.configured(d.Name) {
 			continue
 		}
+
 		if stored := d.Retry.Plus(d.Running).Plus(d.Parked); stored.N > 0 {
-			findings = append(findings, found(Warning, status.Restore(d.Name), "The configuration has no destination %s, and deliveries wait for it: %v.", d.Name, stored))
+			findings = append(findings, found(Warning, status.Restore(d.Name),
+				"The configuration has no destination %s, and deliveries wait for it: %v.", d.Name, stored))
 		}
+
 		if d.Dead.N > 0 {
-			findings = append(findings, found(Note, "notifyd dlq list --destination "+d.Name, "The configuration has no destination %s, and there are dead letters of it: %v.", d.Name, d.Dead))
+			findings = append(findings, found(Note, "notifyd dlq list --destination "+d.Name,
+				"The configuration has no destination %s, and there are dead letters of it: %v.", d.Name, d.Dead))
 		}
+
 		if d.Pause != nil {
-			findings = append(findings, found(Note, "notifyd resume "+d.Name, "%s is paused, and the configuration has no destination of that name.", d.Name))
+			findings = append(findings, found(Note, "notifyd resume "+d.Name,
+				"%s is paused, and the configuration has no destination of that name.", d.Name))
 		}
 	}
+
 	return "No delivery waits for a destination that is not configured.", findings, nil
 }

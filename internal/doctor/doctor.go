@@ -194,14 +194,17 @@ func Run(ctx context.Context, o Options) Report {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits()
 	}
+
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Listen == nil {
 		o.Listen = o.Connect
 	}
+
 	e := &exam{Options: o}
 	var r Report
+
 	conn, err := o.Connect(ctx)
 	if err != nil {
 		cure := store.ConnectCure(err)
@@ -212,9 +215,11 @@ func Run(ctx context.Context, o Options) Report {
 		e.conn = conn
 		e.database(ctx, &r)
 	}
+
 	if o.Admin.Address != "" {
 		r.add("health", checkHealth(ctx, o.Admin, err != nil))
 	}
+
 	r.add("", e.checkDestinations(ctx)...)
 	return r
 }
@@ -226,13 +231,16 @@ func (e *exam) database(ctx context.Context, r *Report) {
 		r.add("database", undone(err))
 		return
 	}
+
 	all := checks()
 	if state, err := outboxsql.ReadState(ctx, e.conn, e.Schema); err == nil { // otherwise the check of the schema reports it
 		e.mode = state.Mode
 	}
+
 	if e.mode == outboxsql.ModeStream {
 		all = append(all, streamChecks()...)
 	}
+
 	all = append(all, captureChecks(ctx, e)...)
 	for _, c := range all {
 		if tables || c.noTables {
@@ -245,6 +253,7 @@ func (e *exam) database(ctx context.Context, r *Report) {
 func (e *exam) one(ctx context.Context, c check) []Finding {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("there was no answer within %v", checkTimeout))
 	defer cancel()
+
 	if e.conn.IsClosed() { // the previous check has lost it
 		conn, err := e.Connect(ctx)
 		if err != nil {
@@ -252,10 +261,12 @@ func (e *exam) one(ctx context.Context, c check) []Finding {
 		}
 		e.conn = conn
 	}
+
 	well, findings, err := c.do(ctx, e)
 	if err != nil {
 		return append(findings, undone(err))
 	}
+
 	if len(findings) == 0 {
 		return []Finding{{Severity: OK, Text: well}}
 	}
@@ -264,13 +275,23 @@ func (e *exam) one(ctx context.Context, c check) []Finding {
 
 // undone is the finding of a check that could not run.
 func undone(err error) Finding {
-	f := Finding{Severity: Error, Text: "This could not be checked: " + oneLine(err.Error()) + ".", Cure: "fix the error, and run notifyd doctor again"}
+	f := Finding{
+		Severity: Error,
+		Text:     "This could not be checked: " + oneLine(err.Error()) + ".",
+		Cure:     "fix the error, and run notifyd doctor again",
+	}
+
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
-		f.Severity, f.Cure = Warning, "grant what the check rights names; if it names nothing: run notifyd doctor as the owner of the tables, or grant the role pg_monitor"
+		f.Severity = Warning
+		f.Cure = "grant what the check rights names; if it names nothing: " +
+			"run notifyd doctor as the owner of the tables, or grant the role pg_monitor"
 	}
+
 	if session.IsHidden(err) {
-		f.Severity, f.Cure = Error, session.HiddenCure
+		f.Severity = Error
+		f.Cure = session.HiddenCure
 	}
+
 	return f
 }
 

@@ -13,7 +13,8 @@ import (
 // sqlSequences finds the ids that sequences give out, in tables that the role may read.
 const sqlSequences = `SELECT t.relname::text, a.attname::text, s.oid::regclass::text, has_sequence_privilege(s.oid, 'USAGE, SELECT')
 	FROM pg_class AS s
-		JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = s.oid AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('i', 'a')
+		JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = s.oid
+			AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('i', 'a')
 		JOIN pg_class AS t ON t.oid = d.refobjid
 		JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = d.refobjsubid
 	WHERE s.relkind = 'S' AND t.relnamespace = to_regnamespace($1) AND starts_with(t.relname, 'outbox_')
@@ -46,11 +47,13 @@ func checkIDs(ctx context.Context, e *exam) (string, []Finding, error) {
 		}
 
 		column := pgx.Identifier{s.Column}.Sanitize()
+
 		// The rows come first: ids that are drawn in between do no harm.
 		var highest, at, taken int64
 		drawn := e.table(s.Table)
 		if s.Table == "outbox_events" {
-			if drawn, err = drawnBy(ctx, e); err != nil {
+			drawn, err = drawnBy(ctx, e)
+			if err != nil {
 				return "", nil, err
 			}
 		}
@@ -66,12 +69,16 @@ func checkIDs(ctx context.Context, e *exam) (string, []Finding, error) {
 			continue
 		}
 
-		if err := e.conn.QueryRow(ctx, "SELECT coalesce(min("+column+"), $1) FROM "+e.table(s.Table)+" WHERE "+column+" > $1", at).Scan(&taken); err != nil {
+		firstTaken := "SELECT coalesce(min(" + column + "), $1) FROM " + e.table(s.Table) + " WHERE " + column + " > $1"
+		if err := e.conn.QueryRow(ctx, firstTaken, at).Scan(&taken); err != nil {
 			return "", nil, err
 		}
+
 		findings = append(findings, found(Error, "SELECT setval('"+s.Name+"', "+"(SELECT max("+column+") FROM "+drawn+"))",
-			"The sequence of %s.%s is at %d, and the table has ids up to %d: inserts fail with a duplicate key (23505) from the id %d on.", s.Table, s.Column, at, highest, taken))
+			"The sequence of %s.%s is at %d, and the table has ids up to %d: inserts fail with a duplicate key "+
+				"(23505) from the id %d on.", s.Table, s.Column, at, highest, taken))
 	}
+
 	return "Sequences are ahead of all ids.", findings, nil
 }
 

@@ -17,15 +17,20 @@ func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	var findings []Finding
 	for _, s := range holders {
-		findings = append(findings, found(Error, e.without(s), "A session that is not a relay has a lock that relays need, %s: %s.", s, harm(s.Kind)))
+		findings = append(findings, found(Error, e.without(s), "A session that is not a relay has a lock that relays "+
+			"need, %s: %s.", s, harm(s.Kind)))
 	}
+
 	var all []string
 	for _, kind := range store.LockKinds() {
 		all = append(all, fmt.Sprintf("%s (%s)", kind, harm(kind)))
 	}
-	return "No session but those of relays has a lock that relays need. Every role that may connect can take them: " + strings.Join(all, ", ") + ".", findings, nil
+
+	return "No session but those of relays has a lock that relays need. Every role that may connect can " +
+		"take them: " + strings.Join(all, ", ") + ".", findings, nil
 }
 
 // harm describes the failure while a foreign session has a lock.
@@ -51,6 +56,8 @@ func (e *exam) without(s store.ForeignHolder) string {
 	if s.PID == 0 {
 		return "ROLLBACK PREPARED: SELECT gid, owner FROM pg_prepared_xacts names it"
 	}
-	return fmt.Sprintf("SELECT pg_terminate_backend(%d), and let only roles connect that need it: REVOKE CONNECT ON DATABASE %s FROM PUBLIC",
+
+	return fmt.Sprintf("SELECT pg_terminate_backend(%d), and let only roles connect that need it: REVOKE CONNECT ON "+
+		"DATABASE %s FROM PUBLIC",
 		s.PID, pgx.Identifier{e.conn.Config().Database}.Sanitize())
 }

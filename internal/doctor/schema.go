@@ -85,21 +85,26 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	err = outboxsql.Check(ctx, e.conn, e.Schema)
 	switch {
 	case errors.Is(err, outboxsql.ErrTooNew):
-		return "", []Finding{found(Error, "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", e.Schema, state.Current, state.Latest)}, nil
+		return "", []Finding{found(Error, "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.",
+			e.Schema, state.Current, state.Latest)}, nil
 	case errors.Is(err, outboxsql.ErrNotMigrated) && state.Current == 0:
 		return "", []Finding{e.missingTables(ctx)}, nil
 	case errors.Is(err, outboxsql.ErrNotMigrated):
-		return "", []Finding{found(Error, "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", e.Schema, state.Current, state.Latest)}, nil
+		return "", []Finding{found(Error, "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.",
+			e.Schema, state.Current, state.Latest)}, nil
 	case err != nil:
 		return "", nil, err
 	}
+
 	partitioned, err := pgschema.Partitioned(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
+
 	text := expectedSchema
 	if partitioned {
 		text = expectedPartitioned
@@ -108,24 +113,33 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	have, err := describe(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
+
 	if state.Becoming != "" {
-		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming), "The change of the table to a %s was interrupted: no relay reads the table until the change is complete.", state.Becoming)}, nil
+		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming),
+			"The change of the table to a %s was interrupted: no relay reads the table until the change is complete.",
+			state.Becoming)}, nil
 	}
+
 	var findings []Finding
 	if state.Home.Check(e.Schema) != nil {
-		findings = append(findings, found(Error, "notifyd adopt", "The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", state.Home.Is, state.Home.Here))
+		findings = append(findings, found(Error, "notifyd adopt", "The outbox is a copy: its home is %v, and this is "+
+			"%v. No relay delivers from here.", state.Home.Is, state.Home.Here))
 	}
+
 	if state.Mode == outboxsql.ModeStream {
 		var fresh []Finding
 		want, have, fresh = withoutFresh(e.Schema, want, have)
 		findings = append(findings, fresh...)
 	}
+
 	findings = append(findings, drift(e.Schema, want, have)...)
-	return fmt.Sprintf("The schema %s is at version %d, as migrate creates it for a %s.", e.Schema, state.Current, state.Mode), findings, nil
+	return fmt.Sprintf("The schema %s is at version %d, as migrate creates it for a %s.",
+		e.Schema, state.Current, state.Mode), findings, nil
 }
 
 // missingTables is the finding of a schema without tables.
@@ -154,13 +168,18 @@ func withoutFresh(schema string, want, have []part) (should, has []part, finding
 
 // drift returns the differences between a schema and its expected parts.
 func drift(schema string, want, have []part) (findings []Finding) {
-	has, should, tables := make(map[[3]string]part), make(map[[3]string]part), make(map[string]bool)
+	has := make(map[[3]string]part)
+	should := make(map[[3]string]part)
+	tables := make(map[string]bool)
 	for _, p := range have {
 		has[p.key()] = p
 	}
+
 	lost := make(map[string]bool)
 	for _, p := range want {
-		should[p.key()], tables[p.Table] = p, true
+		should[p.key()] = p
+		tables[p.Table] = true
+
 		h, ok := has[p.key()]
 		switch {
 		case lost[p.Table]: // reported already
@@ -173,11 +192,15 @@ func drift(schema string, want, have []part) (findings []Finding) {
 			findings = append(findings, found(Error, change(schema, p), "The %s is %q and should be %q.", p, h.Definition, p.Definition))
 		}
 	}
+
 	for _, p := range have {
-		if _, ok := should[p.key()]; !ok && p.Kind != "table" && p.Kind != "function" && tables[p.Table] {
+		_, isOurs := should[p.key()]
+		canBeExtra := p.Kind != "table" && p.Kind != "function"
+		if !isOurs && canBeExtra && tables[p.Table] {
 			findings = append(findings, extra(schema, p))
 		}
 	}
+
 	return findings
 }
 
@@ -222,10 +245,12 @@ func extra(schema string, p part) Finding {
 		return found(Warning, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, unless you need it", table, p.Name),
 			"The %s does not belong to notifyd: it refuses some events (%s).", p, p.Definition)
 	default:
-		if strings.Contains(p.Definition, "NOT NULL") && !strings.Contains(p.Definition, "DEFAULT") && !strings.Contains(p.Definition, "GENERATED") {
+		hasValue := strings.Contains(p.Definition, "DEFAULT") || strings.Contains(p.Definition, "GENERATED")
+		if strings.Contains(p.Definition, "NOT NULL") && !hasValue {
 			return found(Error, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", table, p.Name),
 				"The %s does not belong to notifyd and needs a value: writers and relays that do not know it fail.", p)
 		}
-		return found(Note, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, unless you need it", table, p.Name), "The %s does not belong to notifyd.", p)
+		return found(Note, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, unless you need it", table, p.Name),
+			"The %s does not belong to notifyd.", p)
 	}
 }

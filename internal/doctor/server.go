@@ -30,29 +30,40 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 		Number                                   int
 		Standby                                  bool
 	}
+
 	s, err := row[server](ctx, e.conn, `SELECT current_setting('server_version'), current_database()::text, current_user::text,
 		current_setting('fsync'), current_setting('server_encoding'), current_setting('server_version_num')::int, pg_is_in_recovery()`)
 	if err != nil {
 		return "", nil, err
 	}
+
 	var findings []Finding
 	switch major := s.Number / 10000; {
 	case major < minVersion:
-		findings = append(findings, found(Error, upgradeServer, "PostgreSQL %s is too old: notifyd works with %d and later.", s.Version, supportedVersion))
+		findings = append(findings, found(Error, upgradeServer, "PostgreSQL %s is too old: notifyd works with %d and later.",
+			s.Version, supportedVersion))
 	case major < supportedVersion:
-		findings = append(findings, found(Warning, upgradeServer, "PostgreSQL %s gets no fixes any more: notifyd promises to work with %d and later.", s.Version, supportedVersion))
+		findings = append(findings, found(Warning, upgradeServer, "PostgreSQL %s gets no fixes any more: notifyd "+
+			"promises to work with %d and later.", s.Version, supportedVersion))
 	}
+
 	if s.Standby {
-		findings = append(findings, found(Error, "point database.url at the primary, or add target_session_attrs=read-write with all hosts", "The server is a standby: nothing can be delivered from it."))
+		findings = append(findings, found(Error, "point database.url at the primary, or add "+
+			"target_session_attrs=read-write with all hosts", "The server is a standby: nothing can be delivered from it."))
 	}
+
 	if s.Fsync == "off" {
-		findings = append(findings, found(Warning, "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()", "fsync is off: a crash of the machine loses committed events, or the database."))
+		findings = append(findings, found(Warning, "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()",
+			"fsync is off: a crash of the machine loses committed events, or the database."))
 	}
+
 	if s.Encoding == "SQL_ASCII" {
 		findings = append(findings, found(Warning, encodingCure, "%s", pgschema.NoEncoding))
 	} else if s.Encoding != "UTF8" {
-		findings = append(findings, found(Note, encodingCure, "The database has the encoding %s: an event can have its characters only.", s.Encoding))
+		findings = append(findings, found(Note, encodingCure, "The database has the encoding %s: an event can have "+
+			"its characters only.", s.Encoding))
 	}
+
 	number, _, _ := strings.Cut(s.Version, " ")
 	return fmt.Sprintf("PostgreSQL %s, database %s, role %s.", number, s.Database, s.Role), findings, nil
 }
@@ -67,9 +78,12 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 			confined = []string{""}
 		}
 		for _, c := range confined {
-			tables, privileges, columns = append(tables, e.table(p.Table)), append(privileges, p.Kind), append(columns, c)
+			tables = append(tables, e.table(p.Table))
+			privileges = append(privileges, p.Kind)
+			columns = append(columns, c)
 		}
 	}
+
 	type missing struct{ Table, Privileges string }
 	// The check of the schema reports missing tables and columns.
 	lacks, err := rows[missing](ctx, e.conn, `SELECT name, string_agg(privilege || columns, ', ' ORDER BY privilege) FROM (
@@ -77,13 +91,15 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 			FROM unnest($1::text[], $2::text[], $3::text[]) AS n(name, privilege, "column")
 			WHERE to_regclass(name) IS NOT NULL AND NOT CASE
 				WHEN "column" = '' THEN has_table_privilege(to_regclass(name), privilege)
-				WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(name) AND attname = "column") THEN has_column_privilege(to_regclass(name), "column", privilege)
+				WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(name) AND attname = "column")
+					THEN has_column_privilege(to_regclass(name), "column", privilege)
 				ELSE true END
 			GROUP BY name, privilege) AS lacking
 		GROUP BY name ORDER BY name`, tables, privileges, columns)
 	if err != nil {
 		return "", nil, err
 	}
+
 	type facts struct {
 		Role   string
 		Usage  bool
@@ -94,17 +110,24 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	var findings []Finding
 	if !f.Usage {
-		findings = append(findings, found(Error, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", pgx.Identifier{e.Schema}.Sanitize(), f.Role), "The role %s may not use the schema %s.", f.Role, e.Schema))
+		grant := fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", pgx.Identifier{e.Schema}.Sanitize(), f.Role)
+		findings = append(findings, found(Error, grant, "The role %s may not use the schema %s.", f.Role, e.Schema))
 	}
+
 	for _, l := range lacks {
-		findings = append(findings, found(Error, fmt.Sprintf("GRANT %s ON %s TO %s", l.Privileges, l.Table, f.Role), "The role %s lacks %s on %s, which a relay needs.", f.Role, l.Privileges, l.Table))
+		findings = append(findings, found(Error, fmt.Sprintf("GRANT %s ON %s TO %s", l.Privileges, l.Table, f.Role),
+			"The role %s lacks %s on %s, which a relay needs.", f.Role, l.Privileges, l.Table))
 	}
+
 	if f.Hidden {
 		findings = append(findings, found(Error, "ALTER ROLE "+f.Role+" BYPASSRLS, or disable row level security for the tables of notifyd",
-			"Row level security hides rows of the tables from the role %s: PostgreSQL refuses the statements of its relays and commands, whatever the policies show.", f.Role))
+			"Row level security hides rows of the tables from the role %s: PostgreSQL refuses the statements of its "+
+				"relays and commands, whatever the policies show.", f.Role))
 	}
+
 	return "The role " + f.Role + " may do all that a relay needs.", findings, nil
 }
 
@@ -122,7 +145,9 @@ func checkSettings(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	slices.SortFunc(all, func(a, b setting) int { return slices.Index(names, a.Name) - slices.Index(names, b.Name) })
+
 	var findings []Finding
 	var facts []string
 	for _, s := range all {
@@ -131,6 +156,7 @@ func checkSettings(ctx context.Context, e *exam) (string, []Finding, error) {
 			findings = append(findings, f)
 		}
 	}
+
 	return "Settings are fit: " + strings.Join(facts, ", ") + ".", findings, nil
 }
 
@@ -146,15 +172,21 @@ func checkSetting(s setting) (Finding, bool) {
 	ms, _ := strconv.Atoi(s.Value) // 0 for settings without a number
 	limit := time.Duration(ms) * time.Millisecond
 	reset := fmt.Sprintf("reset %s, which comes from the %s", s.Name, s.Source)
+	endsWriters := slices.Contains([]string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"}, s.Name)
+
 	switch {
 	case s.Name == "default_transaction_read_only" && s.Value == "on":
-		return found(Error, reset, "default_transaction_read_only is on: applications cannot write events (relays set it off for themselves)."), true
+		return found(Error, reset, "default_transaction_read_only is on: applications cannot write events (relays set "+
+			"it off for themselves)."), true
 	case s.Name == "synchronous_commit" && s.Value == "off":
-		return found(Note, reset, "synchronous_commit is off for writers, too: a crash of the server loses the events that were committed just before."), true
+		return found(Note, reset, "synchronous_commit is off for writers, too: a crash of the server loses the events "+
+			"that were committed just before."), true
 	case s.Name == "transaction_timeout" && limit > 0 && limit < claimTime:
-		return found(Warning, reset, "transaction_timeout is %v: it ends claims of relays, which may take up to %v.", limit, claimTime), true
-	case (s.Name == "statement_timeout" || s.Name == "lock_timeout" || s.Name == "idle_in_transaction_session_timeout") && limit > 0 && limit < shortTimeout:
-		return found(Note, reset, "%s is %v: notifyd migrate, and applications that write events, may run into it (relays set their own).", s.Name, limit), true
+		return found(Warning, reset, "transaction_timeout is %v: it ends claims of relays, which may take up to %v.",
+			limit, claimTime), true
+	case endsWriters && limit > 0 && limit < shortTimeout:
+		return found(Note, reset, "%s is %v: notifyd migrate, and applications that write events, may run into it "+
+			"(relays set their own).", s.Name, limit), true
 	}
 	return Finding{}, false
 }
@@ -169,20 +201,25 @@ func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {
 		Name        string
 		Limit, Used int
 	}
+
 	all, err := rows[room](ctx, e.conn, `WITH used AS (SELECT usename, datname FROM pg_stat_activity WHERE backend_type = 'client backend')
 		SELECT 'max_connections', current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 			- coalesce(current_setting('reserved_connections', true), '0')::int, (SELECT count(*)::int FROM used)
-		UNION ALL SELECT 'the connection limit of the role ' || rolname, rolconnlimit, (SELECT count(*)::int FROM used WHERE usename = rolname)
+		UNION ALL SELECT 'the connection limit of the role ' || rolname, rolconnlimit,
+				(SELECT count(*)::int FROM used WHERE usename = rolname)
 			FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0
-		UNION ALL SELECT 'the connection limit of the database ' || datname, datconnlimit, (SELECT count(*)::int FROM used WHERE used.datname = d.datname)
+		UNION ALL SELECT 'the connection limit of the database ' || datname, datconnlimit,
+				(SELECT count(*)::int FROM used WHERE used.datname = d.datname)
 			FROM pg_database d WHERE datname = current_database() AND datconnlimit >= 0`)
 	if err != nil {
 		return "", nil, err
 	}
+
 	need := e.Connections
 	if need == 0 {
 		need = defaultConnections
 	}
+
 	var findings []Finding
 	var facts []string
 	for _, r := range all {
@@ -192,6 +229,7 @@ func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {
 				"%s leaves %d of %d, and one relay opens %d.", capital(r.Name), max(0, r.Limit-r.Used), r.Limit, need))
 		}
 	}
+
 	return "Connections are left: " + strings.Join(facts, ", ") + ".", findings, nil
 }
 
@@ -210,6 +248,7 @@ func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err := e.conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&there); err != nil {
 		return "", nil, err
 	}
+
 	after := e.Now()
 	half := after.Sub(before) / 2
 	skew := there.Sub(before.Add(half))
@@ -217,19 +256,25 @@ func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	if ahead != nil {
 		return "", []Finding{found(Warning, "keep the server's clock by NTP, which slows it down in place of setting it back",
-			"Event %d was written %v from now: the clock of the database's server was set back, or the writer chose created_at. Such events expire, and are purged, later.", ahead.ID, ahead.In.Round(time.Second))}, nil
+			"Event %d was written %v from now: the clock of the database's server was set back, or the writer chose "+
+				"created_at. Such events expire, and are purged, later.", ahead.ID, ahead.In.Round(time.Second))}, nil
 	}
+
 	if skew.Abs() <= e.Limits.Skew+half {
 		return "The clocks of the database and of this machine agree.", nil, nil
 	}
+
 	behind := "behind"
 	if skew < 0 {
 		behind = "ahead of"
 	}
+
 	return "", []Finding{found(Warning, "synchronize both machines by NTP",
-		"The clock of this machine is %v %s that of the database: signatures of webhooks and dates of mails are off by as much. Deliveries follow the clock of the database alone.", skew.Abs().Round(time.Millisecond), behind)}, nil
+		"The clock of this machine is %v %s that of the database: signatures of webhooks and dates of mails are off "+
+			"by as much. Deliveries follow the clock of the database alone.", skew.Abs().Round(time.Millisecond), behind)}, nil
 }
 
 // future is an event that was written later than now.

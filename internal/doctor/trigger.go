@@ -56,16 +56,20 @@ func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
 func triggerFindings(table string, t trigger) []Finding {
 	cure := fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, notifyTrigger)
 	const when = " AFTER INSERT ON "
+	isKnown := t.Function == "outbox_notify_auto" || t.Function == "outbox_notify_always"
+	isPerStatement := strings.Contains(t.Definition, when) && strings.Contains(t.Definition, "FOR EACH STATEMENT")
+
 	switch {
 	case t.Enabled == "D":
 		return []Finding{found(Warning, cure, "The trigger %s is disabled: relays find events by polling alone.", notifyTrigger)}
 	case t.Enabled == "R":
-		return []Finding{found(Warning, cure, "The trigger %s is enabled for replicas only: relays find events by polling alone.", notifyTrigger)}
-	case t.Function != "outbox_notify_auto" && t.Function != "outbox_notify_always",
-		!strings.Contains(t.Definition, when), !strings.Contains(t.Definition, "FOR EACH STATEMENT"), !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
+		return []Finding{found(Warning, cure, "The trigger %s is enabled for replicas only: relays find events by "+
+			"polling alone.", notifyTrigger)}
+	case !isKnown, !isPerStatement, !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
 		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate --notify auto", notifyTrigger, table),
 			"The trigger %s is not the one that migrate creates: %s.", notifyTrigger, t.Definition)}
 	}
+
 	return nil
 }
 
@@ -78,14 +82,21 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 		if err != nil {
 			return "", nil, err
 		}
+
 		for _, t := range all {
-			if t.Name == notifyTrigger || t.Enabled == "D" || slices.Contains([]string{keyFunction, fingerprintFunction, lettersFunction, lineFunction}, t.Function) {
+			isOurs := slices.Contains([]string{keyFunction, fingerprintFunction, lettersFunction, lineFunction}, t.Function)
+			if isOurs || t.Name == notifyTrigger || t.Enabled == "D" {
 				continue
 			}
-			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table(table)),
-				"The trigger %s does not belong to notifyd: it runs with writes to %s. One that notifies makes commits wait for each other; one that raises an error while the relay records a delivery, or ignores the write, holds the event back.", t.Name, table))
+
+			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it",
+				pgx.Identifier{t.Name}.Sanitize(), e.table(table)),
+				"The trigger %s does not belong to notifyd: it runs with writes to %s. One that notifies makes "+
+					"commits wait for each other; one that raises an error while the relay records a delivery, or "+
+					"ignores the write, holds the event back.", t.Name, table))
 		}
 	}
+
 	return "No other trigger runs when events are written, or when deliveries are recorded.", findings, nil
 }
 
@@ -96,20 +107,29 @@ func recorded() []string { return []string{"outbox_events", "outbox_deliveries",
 func checkForeignKeys(ctx context.Context, e *exam) (string, []Finding, error) {
 	var findings []Finding
 	for _, table := range recorded() {
-		all, err := rows[struct{ Name, Table, Action string }](ctx, e.conn, `SELECT c.conname::text, c.conrelid::regclass::text, c.confdeltype::text
-			FROM pg_constraint AS c WHERE c.contype = 'f' AND c.confrelid = to_regclass($1) AND c.conparentid = 0 ORDER BY c.conrelid::regclass::text, c.conname`, e.table(table))
+		type key struct{ Name, Table, Action string }
+		all, err := rows[key](ctx, e.conn, `SELECT c.conname::text, c.conrelid::regclass::text, c.confdeltype::text
+			FROM pg_constraint AS c WHERE c.contype = 'f' AND c.confrelid = to_regclass($1) AND c.conparentid = 0
+			ORDER BY c.conrelid::regclass::text, c.conname`, e.table(table))
 		if err != nil {
 			return "", nil, err
 		}
+
 		for _, key := range all {
-			cure := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, or give it ON DELETE CASCADE or ON DELETE SET NULL", key.Table, pgx.Identifier{key.Name}.Sanitize())
+			cure := fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, or give it ON DELETE CASCADE or ON DELETE SET NULL",
+				key.Table, pgx.Identifier{key.Name}.Sanitize())
 			if key.Action == "c" || key.Action == "n" || key.Action == "d" {
-				findings = append(findings, found(Note, cure, "The foreign key %s of %s references %s: each row that notifyd deletes costs a search in %s.", key.Name, key.Table, table, key.Table))
+				findings = append(findings, found(Note, cure,
+					"The foreign key %s of %s references %s: each row that notifyd deletes costs a search in %s.",
+					key.Name, key.Table, table, key.Table))
 				continue
 			}
-			findings = append(findings, found(Warning, cure, "The foreign key %s of %s references %s: notifyd cannot delete the rows that it references.", key.Name, key.Table, table))
+
+			findings = append(findings, found(Warning, cure, "The foreign key %s of %s references %s: notifyd cannot "+
+				"delete the rows that it references.", key.Name, key.Table, table))
 		}
 	}
+
 	return "No foreign key references the tables of notifyd.", findings, nil
 }
 
@@ -122,11 +142,15 @@ func checkRules(ctx context.Context, e *exam) (string, []Finding, error) {
 		if err != nil {
 			return "", nil, err
 		}
+
 		for _, rule := range all {
-			findings = append(findings, found(Warning, fmt.Sprintf("DROP RULE %s ON %s", pgx.Identifier{rule.Name}.Sanitize(), e.table(table)),
-				"The rule %s does not belong to notifyd: it changes the writes to %s, and may keep the relay from recording deliveries. Its definition is: %s.", rule.Name, table, strings.TrimSuffix(rule.Definition, ";")))
+			findings = append(findings, found(Warning, fmt.Sprintf("DROP RULE %s ON %s",
+				pgx.Identifier{rule.Name}.Sanitize(), e.table(table)),
+				"The rule %s does not belong to notifyd: it changes the writes to %s, and may keep the relay from "+
+					"recording deliveries. Its definition is: %s.", rule.Name, table, strings.TrimSuffix(rule.Definition, ";")))
 		}
 	}
+
 	return "No rule changes the writes of relays.", findings, nil
 }
 
@@ -140,25 +164,33 @@ func checkReplicationRole(ctx context.Context, e *exam) (string, []Finding, erro
 	if err != nil {
 		return "", nil, err
 	}
+
 	var findings []Finding
 	for _, p := range places {
-		who, cure := "the database "+p.Database, "ALTER DATABASE "+p.Database+" RESET session_replication_role"
+		who := "the database " + p.Database
+		cure := "ALTER DATABASE " + p.Database + " RESET session_replication_role"
 		if p.Role != "" {
-			who, cure = "the role "+p.Role, "ALTER ROLE "+p.Role+" RESET session_replication_role"
+			who = "the role " + p.Role
+			cure = "ALTER ROLE " + p.Role + " RESET session_replication_role"
 			if p.Database != "" {
 				cure = "ALTER ROLE " + p.Role + " IN DATABASE " + p.Database + " RESET session_replication_role"
 			}
 		}
-		findings = append(findings, found(Warning, cure, "session_replication_role is replica for %s: no trigger fires there, so events that it writes are found by polling alone.", who))
+
+		findings = append(findings, found(Warning, cure, "session_replication_role is replica for %s: no trigger "+
+			"fires there, so events that it writes are found by polling alone.", who))
 	}
+
 	var mode string
 	if err := e.conn.QueryRow(ctx, `SHOW session_replication_role`).Scan(&mode); err != nil {
 		return "", nil, err
 	}
+
 	if mode == "replica" && len(findings) == 0 {
 		findings = append(findings, found(Warning, "remove session_replication_role from postgresql.conf or the connection string",
 			"session_replication_role is replica: no trigger fires, so events are found by polling alone."))
 	}
+
 	return "Triggers fire (session_replication_role is " + mode + ").", findings, nil
 }
 
@@ -168,30 +200,37 @@ func checkSuppression(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	if notify.SuppressedBy == nil {
 		if notify.Mode == outboxsql.NotifyOff {
 			return "The notify trigger is off.", nil, nil
 		}
 		return fmt.Sprintf("The notify mode is %s, and no relay suppresses notifications.", notify.Mode), nil, nil
 	}
+
 	by := fmt.Sprintf("pid %d (%s)", notify.SuppressedBy.PID, notify.SuppressedBy.Application)
 	backlog, err := e.backlog(ctx)
 	if err != nil {
 		return "", nil, err
 	}
+
 	// Working relays claim all the time, even if the backlog is old.
 	var atWork bool
 	err = e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name IN ('notifyd/claim', 'notifyd/stream')
-		AND datname = current_database() AND (state_change IS NULL OR state_change > clock_timestamp() - $1::bigint * interval '1 microsecond'))`,
+		AND datname = current_database()
+			AND (state_change IS NULL OR state_change > clock_timestamp() - $1::bigint * interval '1 microsecond'))`,
 		e.Limits.Frozen.Microseconds()).Scan(&atWork)
 	if err != nil {
 		return "", nil, err
 	}
+
 	oldest := oldestFresh(backlog)
 	if oldest != nil && !atWork && oldest.Age > e.Limits.Frozen.Seconds() {
 		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", notify.SuppressedBy.PID),
-			"Notifications are suppressed by %s, no relay queries for work, and an event has waited for %s: that relay is frozen.", by, seconds(oldest.Age))}, nil
+			"Notifications are suppressed by %s, no relay queries for work, and an event has waited for %s: that "+
+				"relay is frozen.", by, seconds(oldest.Age))}, nil
 	}
+
 	return fmt.Sprintf("The notify mode is %s, and %s suppresses notifications while it polls.", notify.Mode, by), nil, nil
 }
 
@@ -217,7 +256,8 @@ func (e *exam) backlog(ctx context.Context) (observe.Backlog, error) {
 
 // checkBacklog reads the backlog, for the checks that follow.
 func checkBacklog(ctx context.Context, e *exam) (_ string, _ []Finding, err error) {
-	if e.waits, err = e.backlog(ctx); err != nil {
+	e.waits, err = e.backlog(ctx)
+	if err != nil {
 		return "", nil, err
 	}
 	if e.waits.Oldest == nil {
@@ -240,12 +280,15 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 	if len(relays) > 0 {
 		return "Relays that deliver from this database: " + strconv.Itoa(len(relays)) + ".", nil, nil
 	}
+
 	backlog, err := e.backlog(ctx)
 	if err != nil {
 		return "", nil, err
 	}
+
 	if backlog.Oldest != nil {
 		return "", []Finding{found(Error, "notifyd run", "No relay uses this database, and events wait.")}, nil
 	}
+
 	return "", []Finding{found(Note, "notifyd run", "No relay uses this database; nothing waits.")}, nil
 }

@@ -45,11 +45,13 @@ func find(err error) *cause {
 	if err == nil {
 		return nil
 	}
+
 	for _, c := range causes() {
 		if errors.Is(err, c.errno) {
 			return &c
 		}
 	}
+
 	// The resolver returns the text of a socket's error, not the error.
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		for _, c := range causes() {
@@ -58,5 +60,6 @@ func find(err error) *cause {
 			}
 		}
 	}
+
 	return nil
 }

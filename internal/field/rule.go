@@ -42,9 +42,15 @@ type Rule struct {
 // RuleOf reads the tags of a field.
 func RuleOf(tag reflect.StructTag) Rule {
 	r := Rule{
-		Default: tag.Get("default"), Zero: tag.Get("zero"), Short: tag.Get("short"), IfSet: tag.Get("print") == "set",
-		Description: tag.Get("jsonschema_description"), Kind: tag.Get("kind"), Unset: tag.Get("unset"),
+		Default:     tag.Get("default"),
+		Zero:        tag.Get("zero"),
+		Short:       tag.Get("short"),
+		IfSet:       tag.Get("print") == "set",
+		Description: tag.Get("jsonschema_description"),
+		Kind:        tag.Get("kind"),
+		Unset:       tag.Get("unset"),
 	}
+
 	for word := range strings.SplitSeq(tag.Get("former"), ",") {
 		if before, now, ok := strings.Cut(word, "="); ok {
 			if r.Former == nil {
@@ -53,6 +59,7 @@ func RuleOf(tag reflect.StructTag) Rule {
 			r.Former[before] = now
 		}
 	}
+
 	for word := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
@@ -66,6 +73,7 @@ func RuleOf(tag reflect.StructTag) Rule {
 			r.Max = bound(value)
 		}
 	}
+
 	return r
 }
 
@@ -131,6 +139,7 @@ func set(v reflect.Value, text string) {
 	default:
 		err = errors.New("no type for a default")
 	}
+
 	if err != nil {
 		panic(fmt.Sprintf("bug: default %q of a %s: %v", text, v.Type(), err))
 	}
@@ -182,6 +191,7 @@ func (r Rule) checkNumber(n float64, shown any) error {
 		}
 		return strconv.FormatFloat(*f, 'f', -1, 64)
 	}
+
 	switch {
 	case r.Min != nil && !(n >= *r.Min): // NaN is not
 		return formatted("%v is too small: the least is %s", shown, text(r.Min))

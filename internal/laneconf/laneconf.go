@@ -30,16 +30,25 @@ func WithDefaults(l delivery.Lane) delivery.Lane {
 // notifyd.yaml. Zero fields are valid. The relay validates StartFrom.
 func Validate(l delivery.Lane) error {
 	l = WithDefaults(l)
-	errs := []error{field.Check(l), field.Under("on_dead", field.Check(l.OnDead)), field.Under("backoff", ValidateBackoff(l.Backoff))}
+	errs := []error{
+		field.Check(l),
+		field.Under("on_dead", field.Check(l.OnDead)),
+		field.Under("backoff", ValidateBackoff(l.Backoff)),
+	}
+
 	if err := l.RateLimit.Validate(); err != nil {
 		errs = append(errs, field.Errorf("rate_limit", "%w", err))
 	}
+
 	if l.RateLimit.IsZero() && l.RateBurst > 0 {
 		errs = append(errs, field.Errorf("rate_burst", "has no effect without rate_limit"))
 	}
+
 	if l.Shards > 1 && l.Order == delivery.OrderTotal {
-		errs = append(errs, field.Errorf("shards", "must be 1 with order: total, which delivers one event after the other: leave shards out, or use order: aggregate"))
+		errs = append(errs, field.Errorf("shards", "must be 1 with order: total, which delivers one event after the "+
+			"other: leave shards out, or use order: aggregate"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -48,6 +57,7 @@ func NeedsStream(l delivery.Lane) (settings []string) {
 	if l.Order == delivery.OrderAggregate || l.Order == delivery.OrderTotal {
 		settings = append(settings, fmt.Sprintf("order: %s", l.Order))
 	}
+
 	switch {
 	case l.OnDead.Then != delivery.OnDeadBlock:
 	case l.OnDead.To == "":
@@ -55,12 +65,15 @@ func NeedsStream(l delivery.Lane) (settings []string) {
 	default:
 		settings = append(settings, "on_dead.then: block")
 	}
+
 	if l.StartFrom != "" && l.StartFrom != StartAuto {
 		settings = append(settings, "start_from: "+l.StartFrom)
 	}
+
 	if l.Shards > 1 {
 		settings = append(settings, "shards: "+strconv.Itoa(l.Shards))
 	}
+
 	return settings
 }
 

@@ -13,14 +13,18 @@ import (
 // event type ("order.created"), a prefix ("order.*") or "*".
 func Check(pattern string) error {
 	body := strings.TrimSuffix(pattern, ".*")
+	isRefused := func(r rune) bool { return r == '*' || unicode.IsSpace(r) || unicode.IsControl(r) }
+
 	switch {
 	case pattern == "*":
 		return nil
 	case body == "":
 		return fmt.Errorf("%w %q: give an event type, a prefix such as order.*, or *", delivery.ErrPattern, pattern)
-	case strings.ContainsRune(body, '*'), strings.ContainsFunc(body, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
-		return fmt.Errorf("%w %q: a star may stand alone or end the pattern as .*, and there are no spaces or control characters", delivery.ErrPattern, pattern)
+	case strings.ContainsFunc(body, isRefused):
+		return fmt.Errorf("%w %q: a star may stand alone or end the pattern as .*, and there are no spaces or control "+
+			"characters", delivery.ErrPattern, pattern)
 	}
+
 	return nil
 }
 

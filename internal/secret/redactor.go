@@ -35,8 +35,10 @@ func NewRedactor(secrets ...string) *Redactor {
 		if s == "" {
 			continue
 		}
+
 		quoted := strconv.Quote(s)
-		for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s), url.User(s).String(), quoted[1 : len(quoted)-1]} {
+		forms := []string{s, url.QueryEscape(s), url.PathEscape(s), url.User(s).String(), quoted[1 : len(quoted)-1]}
+		for _, form := range forms {
 			switch {
 			case len(form) >= shortest:
 				long = append(long, form)
@@ -45,14 +47,20 @@ func NewRedactor(secrets ...string) *Redactor {
 			}
 		}
 	}
-	slices.SortFunc(long, func(a, b string) int { return len(b) - len(a) }) // if two match at the same place, the longer one wins
+
+	// If two match at the same place, the longer one wins.
+	slices.SortFunc(long, func(a, b string) int { return len(b) - len(a) })
+
 	pairs := make([]string, 0, 2*len(long))
 	for _, form := range long {
 		pairs = append(pairs, form, Redacted)
 	}
+
 	if len(long) > 0 {
-		r.long, r.longest = strings.NewReplacer(pairs...), len(long[0])
+		r.long = strings.NewReplacer(pairs...)
+		r.longest = len(long[0])
 	}
+
 	return r
 }
 
@@ -88,13 +96,18 @@ func redactToken(text, s string) string {
 		if i < 0 {
 			break
 		}
+
 		from := at + i
 		to := from + len(s)
-		if at = from + 1; alone(text, from, to) {
+		at = from + 1
+
+		if alone(text, from, to) {
 			out.WriteString(text[done:from] + Redacted)
-			done, at = to, to
+			done = to
+			at = to
 		}
 	}
+
 	if done == 0 {
 		return text
 	}
@@ -103,5 +116,7 @@ func redactToken(text, s string) string {
 
 // alone reports whether delimiters are around a part of a text.
 func alone(text string, from, to int) bool {
-	return (from == 0 || strings.IndexByte(delimiters, text[from-1]) >= 0) && (to == len(text) || strings.IndexByte(delimiters, text[to]) >= 0)
+	isStart := from == 0 || strings.IndexByte(delimiters, text[from-1]) >= 0
+	isEnd := to == len(text) || strings.IndexByte(delimiters, text[to]) >= 0
+	return isStart && isEnd
 }

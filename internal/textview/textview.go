@@ -18,8 +18,12 @@ const shown = 256
 
 // Text reports whether data can be shown unchanged: UTF-8 without control characters other than line ends and tabs.
 func Text(data []byte) bool {
-	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return r < ' ' && r != '\n' && r != '\r' && r != '\t' })
+	isForeign := func(r rune) bool { return r < ' ' && !isSpace(r) }
+	return utf8.Valid(data) && !bytes.ContainsFunc(data, isForeign)
 }
+
+// isSpace reports whether r is a control character that text has.
+func isSpace(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }
 
 // Payload returns data if it is text. Otherwise it returns the size and the first bytes as a hex dump, in several
 // lines.
@@ -37,7 +41,8 @@ func Payload(data []byte) string {
 // Controls reports whether a character controls a terminal, or changes the order in which text is shown: C0, DEL, C1, line
 // separators and the characters of bidirectional text.
 func Controls(r rune) bool {
-	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
+	isBreak := r == '\u2028' || r == '\u2029'
+	return isBreak || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // JSON returns JSON text with the characters of [Controls] in the form \u009b, and with U+FFFD for a byte that is not UTF-8. The
@@ -73,7 +78,7 @@ func (w JSONWriter) Write(text []byte) (int, error) {
 // HTML returns a page with U+FFFD for each character of [Controls] in its text, except line ends and tabs. A form sends back the
 // values of its attributes and the text of a textarea: these stay as they are.
 func HTML(page []byte) []byte {
-	isForeign := func(r rune) bool { return Controls(r) && r != '\n' && r != '\r' && r != '\t' }
+	isForeign := func(r rune) bool { return Controls(r) && !isSpace(r) }
 	if !bytes.ContainsFunc(page, isForeign) {
 		return page
 	}
@@ -113,7 +118,9 @@ const maxGrowth = 8
 // Indent returns a JSON text with its values on lines of their own. It returns a text unchanged if that would multiply its
 // size: each line has two spaces for each level, so 20 KB of lists within lists would become 200 MB.
 func Indent(text []byte) []byte {
-	size, depth, inText := 0, 0, false
+	size := 0
+	depth := 0
+	inText := false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case inText && c == '\\':

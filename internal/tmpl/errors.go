@@ -28,14 +28,18 @@ func parseError(name string, err error) error {
 		return fmt.Errorf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",
 			name, max(bad.Line, 1), bad.Description)
 	}
+
 	msg := strings.TrimPrefix(err.Error(), "template: ")
 	msg = strings.TrimPrefix(msg, name+":")
+
 	line := 1
 	if number, rest, ok := strings.Cut(msg, ": "); ok {
 		if n, err := strconv.Atoi(number); err == nil {
-			line, msg = n, rest
+			line = n
+			msg = rest
 		}
 	}
+
 	return fmt.Errorf("template %q, line %d: %s: %s", name, line, msg, parseCure(msg))
 }
 
@@ -64,6 +68,7 @@ func where() *regexp.Regexp {
 func execError(name string, err error) error {
 	var own *funcError
 	isOwn := errors.As(err, &own)
+
 	var exec texttemplate.ExecError
 	if !errors.As(err, &exec) {
 		if isOwn {
@@ -71,6 +76,7 @@ func execError(name string, err error) error {
 		}
 		return fmt.Errorf("template %q cannot be executed", name)
 	}
+
 	m := where().FindStringSubmatch(exec.Err.Error())
 	if m == nil {
 		if isOwn {
@@ -78,13 +84,19 @@ func execError(name string, err error) error {
 		}
 		return fmt.Errorf("template %q cannot be executed", name)
 	}
-	line, node, reason := m[1], m[2], m[3]
+
+	line := m[1]
+	node := m[2]
+	reason := m[3]
+
 	if isOwn && own.at != "" {
 		node = own.at
 	}
+
 	if isOwn {
 		return fmt.Errorf("template %q, line %s, at {{ %s }}: %w", name, line, node, own)
 	}
+
 	return fmt.Errorf("template %q, line %s, at {{ %s }}: %s", name, line, node, execReason(reason))
 }
 

@@ -64,9 +64,11 @@ func funcs(k Kind) map[string]any {
 			return bounded(fmt.Sprintf(format, args...))
 		},
 	}
+
 	if k == Address {
 		all["join"] = joinAddresses
 	}
+
 	return all
 }
 
@@ -133,6 +135,7 @@ func get(from any, path string) any {
 			return nil
 		}
 	}
+
 	return from
 }
 
@@ -196,15 +199,18 @@ func trunc(n int, v any) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if n < 0 {
 		return "", funcErrorf("trunc: the length is negative")
 	}
+
 	for i := range s {
 		if n == 0 {
 			return s[:i], nil
 		}
 		n--
 	}
+
 	return s, nil
 }
 
@@ -224,6 +230,7 @@ func join(sep string, list any) (string, error) {
 	default:
 		return "", funcErrorf("join: the value is not a list")
 	}
+
 	return bounded(strings.Join(parts, sep))
 }
 
@@ -247,14 +254,17 @@ func address(name, email any) (addressText, error) {
 	if err != nil {
 		return "", err
 	}
+
 	e, err := toText(email)
 	if err != nil {
 		return "", err
 	}
+
 	a, err := mail.ParseAddress(e)
 	if err != nil || a.Name != "" {
 		return "", funcErrorf("address: the value is not one e-mail address such as a@example.com")
 	}
+
 	return addressText((&mail.Address{Name: strings.Join(strings.Fields(n), " "), Address: a.Address}).String()), nil
 }
 
@@ -263,13 +273,19 @@ func toInt(v any) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n, nil
 	}
+
 	f, err := strconv.ParseFloat(s, 64)
-	if n := int64(f); err == nil && float64(n) == f && f > -1<<53 && f < 1<<53 {
+	n := int64(f)
+	isWhole := err == nil && float64(n) == f
+	isExact := f > -1<<53 && f < 1<<53
+	if isWhole && isExact {
 		return n, nil
 	}
+
 	return 0, funcErrorf("int: the value is not a whole number of 64 bits")
 }
 
@@ -295,14 +311,17 @@ func decimal(s string) (*big.Rat, error) {
 	if len(s) > 64 || strings.ContainsAny(s, "/_xXbBoOpP") {
 		return nil, bad
 	}
+
 	if i := strings.IndexAny(s, "eE"); i >= 0 {
 		if n, err := strconv.Atoi(s[i+1:]); err != nil || n > 64 || n < -64 {
 			return nil, bad
 		}
 	}
+
 	r, ok := new(big.Rat).SetString(s)
 	if !ok {
 		return nil, bad
 	}
+
 	return r, nil
 }

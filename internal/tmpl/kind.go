@@ -71,21 +71,26 @@ func (k Kind) Parse(name, text string) (*Template, error) {
 	if k == HTML {
 		return parseHTML(name, text)
 	}
+
 	if k.rule().segments && strings.Contains(text, mark) {
 		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
 	}
+
 	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k)).Parse(text)
 	if err != nil {
 		return nil, parseError(name, err)
 	}
+
 	trees := make(map[string]*parse.Tree)
 	for _, sub := range t.Templates() {
 		trees[sub.Name()] = sub.Tree
 	}
+
 	constant := isConstant(t.Tree)
 	if err := prepare(name, trees, k.rule().segments); err != nil {
 		return nil, err
 	}
+
 	return &Template{name: name, text: text, kind: k, exec: t.Execute, constant: constant}, nil
 }
 
@@ -94,20 +99,24 @@ func parseHTML(name, text string) (*Template, error) {
 	if err != nil {
 		return nil, parseError(name, err)
 	}
+
 	trees := make(map[string]*parse.Tree)
 	for _, sub := range t.Templates() {
 		trees[sub.Name()] = sub.Tree
 	}
+
 	constant := isConstant(t.Tree)
 	if err := prepare(name, trees, false); err != nil {
 		return nil, err
 	}
+
 	// html/template checks the context of each value only when it first runs.
 	// Mistakes in it must show when the configuration is read.
 	var bad *htmltemplate.Error
 	if err := t.Execute(&limitWriter{until: time.Now().Add(MaxTime)}, &Data{}); errors.As(err, &bad) {
 		return nil, parseError(name, bad)
 	}
+
 	return &Template{name: name, text: text, kind: HTML, exec: t.Execute, constant: constant}, nil
 }
 
@@ -177,6 +186,7 @@ func (r rule) value(v any, ofType bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, c := range s {
 		isLevel := ofType && c == '.'
 		isBlank := r.blanks && unicode.IsSpace(c)
@@ -268,7 +278,8 @@ func eachText(text string, escape func(string) string) string {
 	}
 
 	var b strings.Builder
-	from, quoted := 0, false
+	from := 0
+	quoted := false
 	for i := 0; i < len(text); i++ {
 		switch {
 		case quoted && text[i] == '\\':
@@ -278,12 +289,15 @@ func eachText(text string, escape func(string) string) string {
 			inside := strings.ReplaceAll(text[from:i], `\`, "\x00")
 			inside = strings.ReplaceAll(escape(inside), `\`, `\\`)
 			b.WriteString(strings.ReplaceAll(inside, "\x00", `\`))
-			from, quoted = i, false
+			from = i
+			quoted = false
 		case text[i] == '"':
 			b.WriteString(text[from : i+1])
-			from, quoted = i+1, true
+			from = i + 1
+			quoted = true
 		}
 	}
+
 	b.WriteString(text[from:])
 	return b.String()
 }

@@ -14,25 +14,31 @@ func money(amount, currency any) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	cur = strings.ToUpper(strings.TrimSpace(cur))
 	if len(cur) != 3 || strings.Trim(cur, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
 		return "", funcErrorf("money: the currency is not a code of three letters such as EUR")
 	}
+
 	s, err := toText(amount)
 	if err != nil {
 		return "", err
 	}
+
 	value, err := decimal(s)
 	if err != nil {
 		return "", err
 	}
+
 	scale := new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(minorDigits(cur))), nil))
 	if countsMinorUnits(amount) {
 		value.Quo(value, scale)
 	}
+
 	if !new(big.Rat).Mul(value, scale).IsInt() {
 		return "", funcErrorf("money: the amount has more than %d digits after the point", minorDigits(cur))
 	}
+
 	return value.FloatString(minorDigits(cur)) + " " + cur, nil
 }
 

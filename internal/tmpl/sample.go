@@ -16,7 +16,9 @@ var (
 // Sample returns an event with the members and headers that the text of the template names. Each payload value is leaf,
 // and each header and every other field is text.
 func (t *Template) Sample(text string, leaf any) *Data {
-	payload, headers := make(map[string]any), make(map[string]string)
+	payload := make(map[string]any)
+	headers := make(map[string]string)
+
 	for _, m := range fieldPath.FindAllStringSubmatch(t.text, -1) {
 		path := strings.Split(strings.TrimPrefix(m[1]+m[2], "."), ".")
 		at := payload
@@ -32,9 +34,11 @@ func (t *Template) Sample(text string, leaf any) *Data {
 			at = next
 		}
 	}
+
 	for _, m := range headerName.FindAllStringSubmatch(t.text, -1) {
 		headers[m[1]+m[2]] = text
 	}
+
 	return &Data{
 		Event: Event{
 			ID: 1, Type: text, AggregateType: text, AggregateID: text,

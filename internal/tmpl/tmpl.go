@@ -106,20 +106,33 @@ func (d *Data) MapPayload(f func(payload any) any) {
 func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
-			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, DedupeID: e.DedupeID(), Destination: e.Destination, Outbox: e.Outbox, DeadLetter: e.DeadLetter,
+			ID:            e.ID,
+			Type:          e.Type,
+			AggregateType: e.AggregateType,
+			AggregateID:   e.AggregateID,
+			CreatedAt:     e.CreatedAt,
+			Attempt:       e.Attempt,
+			Replay:        e.Replay,
+			DedupeID:      e.DedupeID(),
+			Destination:   e.Destination,
+			Outbox:        e.Outbox,
+			DeadLetter:    e.DeadLetter,
 		},
 		Headers: e.Headers,
 	}
+
 	if !e.IsJSON() {
 		d.payload = func() (any, error) {
-			return nil, funcErrorf("the payload is not JSON, but %s: put what the template needs into headers, or route such events to a destination that takes bytes", e.ContentType)
+			return nil, funcErrorf("the payload is not JSON, but %s: put what the template needs into headers, or "+
+				"route such events to a destination that takes bytes", e.ContentType)
 		}
 		return d, nil
 	}
+
 	if !json.Valid(e.Payload) {
 		return nil, invalid(e.Payload)
 	}
+
 	d.payload = sync.OnceValues(func() (any, error) { return decode(e.Payload) })
 	return d, nil
 }
@@ -137,31 +150,40 @@ func invalid(payload []byte) error {
 // decode decodes a valid payload.
 func decode(payload []byte) (value any, err error) {
 	if at := tooManyValues(payload); at > 0 {
-		return nil, funcErrorf("the payload has more than %d values (at byte %d): put what the template needs into headers, or write smaller events", MaxValues, at)
+		return nil, funcErrorf("the payload has more than %d values (at byte %d): put what the template needs into "+
+			"headers, or write smaller events", MaxValues, at)
 	}
+
 	dec := json.NewDecoder(bytes.NewReader(payload))
 	dec.UseNumber()
+
 	if err := dec.Decode(&value); err != nil {
 		return nil, funcErrorf("the payload is not JSON (near byte %d)", dec.InputOffset())
 	}
+
 	return value, nil
 }
 
 // tooManyValues returns where a payload exceeds MaxValues, or 0.
 func tooManyValues(payload []byte) int {
-	values, inText := 1, false
+	values := 1
+	inText := false
+
 	for i := 0; i < len(payload); i++ {
 		switch c := payload[i]; {
 		case inText && c == '\\':
 			i++
 		case c == '"':
 			inText = !inText
-		case !inText && (c == ',' || c == '[' || c == '{'): // each precedes a value, but for empty lists and objects
-			if values++; values > MaxValues {
+		case inText:
+		case c == ',', c == '[', c == '{': // each precedes a value, but for empty lists and objects
+			values++
+			if values > MaxValues {
 				return i
 			}
 		}
 	}
+
 	return 0
 }
 

@@ -42,15 +42,18 @@ func (w *walker) list(l *parse.ListNode) {
 	if l == nil {
 		return
 	}
+
 	nodes := l.Nodes
 	if w.marks {
 		l.Nodes = nil
 	}
+
 	for _, n := range nodes {
 		w.node(n)
 		if w.marks && n.Type() != parse.NodeText {
 			l.Nodes = append(l.Nodes, &parse.TextNode{NodeType: parse.NodeText, Pos: n.Position(), Text: []byte(mark)})
 		}
+
 		if w.marks {
 			l.Nodes = append(l.Nodes, n)
 		}
@@ -100,6 +103,7 @@ func (w *walker) pipe(p *parse.PipeNode) {
 	if p == nil {
 		return
 	}
+
 	for _, c := range p.Cmds {
 		for _, a := range c.Args {
 			switch a := a.(type) {
@@ -115,6 +119,7 @@ func (w *walker) pipe(p *parse.PipeNode) {
 // readsTypeOnly reports whether a pipeline reads nothing of the event but its type.
 func (w *walker) readsTypeOnly(p *parse.PipeNode) bool {
 	isType := func(path []string) bool { return slices.Equal(path, []string{"Event", "Type"}) }
+
 	for _, c := range p.Cmds {
 		for _, a := range c.Args {
 			ok := true
@@ -133,6 +138,7 @@ func (w *walker) readsTypeOnly(p *parse.PipeNode) bool {
 			}
 		}
 	}
+
 	return true
 }
 
@@ -141,10 +147,12 @@ func (w *walker) field(path []string) {
 	if !w.root || w.err != nil || len(path) == 0 {
 		return
 	}
+
 	top := []string{"Event", "Payload", "Headers"}
 	event := []string{
 		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Replay", "DedupeID", "Destination", "Outbox", "DeadLetter",
 	}
+
 	switch {
 	case !slices.Contains(top, path[0]):
 		w.err = fmt.Errorf("template %q: there is no .%s: a template has .Event, .Payload and .Headers",
@@ -162,30 +170,36 @@ func refuseRecursion(name string, trees map[string]*parse.Tree) error {
 		open = 1 + iota
 		closed
 	)
+
 	state := make(map[string]int)
 	var visit func(sub string) error
 	visit = func(sub string) error {
 		if state[sub] == open {
 			return fmt.Errorf("template %q: {{define %q}} calls itself: use {{range}} for a list", name, sub)
 		}
+
 		tree := trees[sub]
 		if state[sub] == closed || tree == nil || tree.Root == nil {
 			return nil
 		}
+
 		state[sub] = open
 		for _, callee := range calls(tree.Root, nil) {
 			if err := visit(callee); err != nil {
 				return err
 			}
 		}
+
 		state[sub] = closed
 		return nil
 	}
+
 	for sub := range trees {
 		if err := visit(sub); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -194,6 +208,7 @@ func calls(l *parse.ListNode, names []string) []string {
 	if l == nil {
 		return names
 	}
+
 	for _, n := range l.Nodes {
 		switch n := n.(type) {
 		case *parse.TemplateNode:
@@ -206,6 +221,7 @@ func calls(l *parse.ListNode, names []string) []string {
 			names = calls(n.ElseList, calls(n.List, names))
 		}
 	}
+
 	return names
 }
 

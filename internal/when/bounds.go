@@ -73,14 +73,17 @@ func boundMatches(i interpreter.InterpretableV2) (interpreter.InterpretableV2, e
 	if !ok {
 		return nil, errors.New("matches needs a regular expression that is written out: it does not take one from the event")
 	}
+
 	source, ok := constant.Value().(types.String)
 	if !ok {
 		return i, nil // it fails
 	}
+
 	pattern, err := regexp.Compile(string(source))
 	if err != nil {
 		return nil, err //nolint:wrapcheck // a CompileError has the text
 	}
+
 	size, err := instructions(string(source))
 	if err != nil {
 		return nil, err
@@ -91,9 +94,11 @@ func boundMatches(i interpreter.InterpretableV2) (interpreter.InterpretableV2, e
 		if !ok {
 			return types.NoSuchOverloadErr()
 		}
+
 		if len(text)*size > maxMatch {
 			cancel(errMatch)
 		}
+
 		return types.Bool(pattern.MatchString(string(text)))
 	}), nil
 }

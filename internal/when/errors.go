@@ -34,12 +34,20 @@ func place(line, column int) string {
 // mistakeOf returns the first mistake in an expression. The others often follow from the first.
 func mistakeOf(text string, all []*cel.Error) *CompileError {
 	if strings.TrimSpace(text) == "" {
-		return &CompileError{Line: 1, Column: 1, Text: "the expression is empty: write a condition such as payload.total > 100, or leave when out"}
+		empty := "the expression is empty: write a condition such as payload.total > 100, or leave when out"
+		return &CompileError{Line: 1, Column: 1, Text: empty}
 	}
+
 	first := slices.MinFunc(all, func(a, b *cel.Error) int {
-		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
+		byLine := cmp.Compare(a.Location.Line(), b.Location.Line())
+		return cmp.Or(byLine, cmp.Compare(a.Location.Column(), b.Location.Column()))
 	})
-	return &CompileError{Line: max(1, first.Location.Line()), Column: max(0, first.Location.Column()) + 1, Text: explain(text, first.Message)}
+
+	return &CompileError{
+		Line:   max(1, first.Location.Line()),
+		Column: max(0, first.Location.Column()) + 1,
+		Text:   explain(text, first.Message),
+	}
 }
 
 // explain rewrites a message of the CEL compiler.
@@ -49,19 +57,24 @@ func explain(text, message string) string {
 		name, _, _ = strings.Cut(name, "'")
 		return fmt.Sprintf("there is no %s: an expression has %s", name, strings.Join(names(), ", "))
 	}
+
 	if call, ok := strings.CutPrefix(message, "found no matching overload for '"); ok {
 		call, args, _ := strings.Cut(call, "' applied to '")
 		args = strings.TrimSuffix(args, "'")
-		return fmt.Sprintf("%s does not go with %s: write a value of the right type, or convert one: int(...), double(...), string(...)", strings.Trim(call, "_@"), args)
+		return fmt.Sprintf("%s does not go with %s: write a value of the right type, or convert one: int(...), double(...), string(...)",
+			strings.Trim(call, "_@"), args)
 	}
+
 	if syntax, ok := strings.CutPrefix(message, "Syntax error: "); ok {
 		return "it is not an expression: " + plain(syntax) + syntaxCure(text, syntax)
 	}
+
 	return message
 }
 
 // quotedInput matches the part of an expression that a syntax error of the compiler names.
-var quotedInput = regexp.MustCompile(`^(mismatched input|no viable alternative at input|extraneous input|missing .* at|token recognition error at:) '(.*?)'(?: expecting .*)?$`)
+var quotedInput = regexp.MustCompile(`^(mismatched input|no viable alternative at input|extraneous input|missing .* at|` +
+	`token recognition error at:) '(.*?)'(?: expecting .*)?$`)
 
 // plain says a syntax error of the compiler without the names of its grammar.
 func plain(syntax string) string {
@@ -115,16 +128,21 @@ func (f *EvalError) Error() string {
 // failure describes an error of an evaluation.
 func (x *Expression) failure(err error) *EvalError {
 	f := &EvalError{Expression: x.text, Part: x.text, Line: 1, Column: 1}
+
 	if at, ok := errors.AsType[*types.Err](err); ok && at.NodeID() != 0 {
 		info := x.tree.SourceInfo()
 		l := info.GetStartLocation(at.NodeID())
-		f.Line, f.Column = max(1, l.Line()), max(0, l.Column())+1
-		for _, e := range ast.MatchDescendants(ast.NavigateAST(x.tree), func(e ast.NavigableExpr) bool { return e.ID() == at.NodeID() }) {
+		f.Line = max(1, l.Line())
+		f.Column = max(0, l.Column()) + 1
+
+		isPlace := func(e ast.NavigableExpr) bool { return e.ID() == at.NodeID() }
+		for _, e := range ast.MatchDescendants(ast.NavigateAST(x.tree), isPlace) {
 			if text, err := cel.ExprToString(e, info); err == nil {
 				f.Part = text
 			}
 		}
 	}
+
 	f.Text = reason(err.Error(), f.Part)
 	return f
 }
@@ -136,9 +154,11 @@ func reason(text, part string) string {
 			return known
 		}
 	}
+
 	switch {
 	case strings.Contains(text, "no such key"):
-		return fmt.Sprintf("the event has no such member: where it may be absent, write has(%s) && ... for a member, or \"name\" in headers for a header", oneLine(part))
+		return fmt.Sprintf("the event has no such member: where it may be absent, write has(%s) && ... for a member, "+
+			"or \"name\" in headers for a header", oneLine(part))
 	case strings.Contains(text, "index out of bounds"):
 		return "the list has no such element: ask for size(...) before"
 	case strings.Contains(text, "no such overload"), strings.Contains(text, "no matching overload"):

@@ -62,6 +62,7 @@ func (f *facts) ResolveName(name string) (any, bool) {
 	case nameCreatedAt:
 		return types.Timestamp{Time: f.event.CreatedAt}, true
 	}
+
 	return nil, false
 }
 
@@ -74,10 +75,12 @@ func (f *facts) CallCost(function, _ string, args []ref.Val, result ref.Val) *ui
 	if function == boundedMatches || f.document == nil { // maxMatch bounds matches
 		return nil
 	}
+
 	n := length(result)
 	for i, arg := range args {
 		switch function {
-		case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		case operators.Equals, operators.NotEquals,
+			operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
 			if i > 0 { // a comparison ends with the shorter text
 				n = min(n, length(arg))
 				continue
@@ -85,6 +88,7 @@ func (f *facts) CallCost(function, _ string, args []ref.Val, result ref.Val) *ui
 		}
 		n += length(arg)
 	}
+
 	f.document.spend(n)
 	return nil
 }

@@ -22,6 +22,7 @@ func (x *Expression) Key(c *delivery.Candidate) (string, error) {
 	if err != nil {
 		return "", x.failure(err)
 	}
+
 	switch v := out.(type) {
 	case types.String:
 		return string(v), nil
@@ -30,7 +31,14 @@ func (x *Expression) Key(c *delivery.Candidate) (string, error) {
 	case types.Bool:
 		return strconv.FormatBool(bool(v)), nil
 	}
-	return "", &EvalError{Expression: x.text, Line: 1, Column: 1, Part: x.text, Text: fmt.Sprintf("it yields %s here, and must be a text or a whole number", article(out.Type().TypeName()))}
+
+	return "", &EvalError{
+		Expression: x.text,
+		Line:       1,
+		Column:     1,
+		Part:       x.text,
+		Text:       fmt.Sprintf("it yields %s here, and must be a text or a whole number", article(out.Type().TypeName())),
+	}
 }
 
 // factsOf returns the facts of a candidate, which all expressions about the candidate share.

@@ -44,7 +44,8 @@ func (d *document) refill() { d.left = multiple*len(d.text) + spare }
 
 // spend counts bytes that are read, and cancels the expression when it has read too many.
 func (d *document) spend(n int) {
-	if d.left -= n; d.left < 0 {
+	d.left -= n
+	if d.left < 0 {
 		cancel(errRead)
 	}
 }
@@ -54,11 +55,13 @@ func (d *document) spend(n int) {
 func (d *document) index() {
 	d.indexed = true
 	d.spend(len(d.text))
+
 	var open []int32 // the lists and objects that are not closed: indexes in long
 	for i := 0; i < len(d.text); i++ {
 		switch d.text[i] {
 		case '"':
-			if i = endOfString(d.text, i) - 1; i < 0 {
+			i = endOfString(d.text, i) - 1
+			if i < 0 {
 				return
 			}
 		case '{', '[':
@@ -71,9 +74,11 @@ func (d *document) index() {
 			if len(open) == 0 {
 				return
 			}
+
 			at := open[len(open)-1]
 			open = open[:len(open)-1]
-			if d.long[at].to = int32(i) + 1; d.long[at].to-d.long[at].from < longSpan {
+			d.long[at].to = int32(i) + 1
+			if d.long[at].to-d.long[at].from < longSpan {
 				d.long = d.long[:at] // all that it contains is shorter, and has been removed before
 			}
 		}
@@ -97,12 +102,14 @@ func (d *document) end(i int) int {
 	if i >= len(d.text) {
 		return -1
 	}
+
 	var to int
 	switch d.text[i] {
 	case '"':
 		to = endOfString(d.text, i)
 	case '{', '[':
-		if to = d.indexedEnd(i); to > 0 {
+		to = d.indexedEnd(i)
+		if to > 0 {
 			d.spend(jumpCost)
 			return to
 		}
@@ -110,10 +117,12 @@ func (d *document) end(i int) int {
 	default:
 		to = endOfWord(d.text, i)
 	}
+
 	if to < 0 {
 		d.spend(len(d.text) - i)
 		return -1
 	}
+
 	d.spend(to - i)
 	return to
 }
@@ -123,28 +132,35 @@ func (d *document) end(i int) int {
 func (d *document) members(i int, f func(key, keyEnd, text, textEnd int)) bool {
 	b := d.text
 	i = space(b, i+1)
+
 	for i < len(b) && b[i] == '"' {
 		k := endOfString(b, i)
 		if k < 0 {
 			return false
 		}
+
 		key := i
 		d.spend(k - key)
-		if i = space(b, k); i >= len(b) || b[i] != ':' {
+		i = space(b, k)
+		if i >= len(b) || b[i] != ':' {
 			return false
 		}
+
 		i = space(b, i+1)
 		v := d.end(i)
 		if v < 0 {
 			return false
 		}
+
 		f(key, k, i, v)
-		if i = space(b, v); i < len(b) && b[i] == ',' {
+		i = space(b, v)
+		if i < len(b) && b[i] == ',' {
 			i = space(b, i+1)
 			continue
 		}
 		break
 	}
+
 	return i < len(b) && b[i] == '}'
 }
 
@@ -157,12 +173,15 @@ func (d *document) elements(i int, f func(text, textEnd int)) bool {
 		if v < 0 {
 			return false
 		}
+
 		f(i, v)
-		if i = space(b, v); i >= len(b) || b[i] != ',' {
+		i = space(b, v)
+		if i >= len(b) || b[i] != ',' {
 			break
 		}
 		i = space(b, i+1)
 	}
+
 	return i < len(b) && b[i] == ']'
 }
 
@@ -186,12 +205,15 @@ func (d *document) value(from, to int) ref.Val {
 	if len(b) == 0 {
 		return types.NewErrFromString(errText)
 	}
+
 	switch b[0] {
 	case '{', '[':
 		isWhole := len(b) == len(d.text)
-		if isLarge := len(b) > smallSpan || len(d.text) > smallText; isLarge && !isWhole && !d.indexed {
+		isLarge := len(b) > smallSpan || len(d.text) > smallText
+		if isLarge && !isWhole && !d.indexed {
 			d.index()
 		}
+
 		at := span{int32(from), int32(to)} //nolint:gosec // see span
 		if b[0] == '[' {
 			return (&list{d: d, is: at}).scan()
@@ -217,6 +239,7 @@ func (d *document) value(from, to int) ref.Val {
 			return v
 		}
 	}
+
 	return types.NewErrFromString(errText)
 }
 
@@ -235,10 +258,18 @@ func (d *document) of(s span) []byte { return d.text[s.from:s.to] }
 
 // space returns the index of the first character from i that is not white space.
 func space(b []byte, i int) int {
-	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+	for i < len(b) && isSpace(b[i]) {
 		i++
 	}
 	return i
+}
+
+func isSpace(c byte) bool {
+	switch c {
+	case ' ', '\n', '\t', '\r':
+		return true
+	}
+	return false
 }
 
 // endOfWord returns the index after a number, true, false or null.
@@ -272,13 +303,15 @@ func endOfNested(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
-			if i = endOfString(b, i) - 1; i < 0 {
+			i = endOfString(b, i) - 1
+			if i < 0 {
 				return -1
 			}
 		case '{', '[':
 			depth++
 		case '}', ']':
-			if depth--; depth == 0 {
+			depth--
+			if depth == 0 {
 				return i + 1
 			}
 		}

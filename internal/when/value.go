@@ -40,6 +40,7 @@ func equal(a, b ref.Val) ref.Val {
 	case types.IsError(b):
 		return b
 	}
+
 	switch x := a.(type) {
 	case *object:
 		return x.compare(b)
@@ -50,6 +51,7 @@ func equal(a, b ref.Val) ref.Val {
 			return types.False
 		}
 	}
+
 	return types.Equal(a, b)
 }
 
@@ -82,14 +84,17 @@ func (o *object) scan() {
 		return
 	}
 	o.scanned = true
+
 	n := int(min(8, 1+(o.at.to-o.at.from)/16))
 	if o.at.to-o.at.from > smallText { // as for a list
 		n = 0
 		o.d.members(int(o.at.from), func(int, int, int, int) { n++ })
 	}
+
 	o.members = make([]member, 0, n)
 	o.broken = !o.d.members(int(o.at.from), func(key, keyEnd, text, textEnd int) {
-		o.members = append(o.members, member{key: int32(key), keyEnd: int32(keyEnd), text: int32(text), textEnd: int32(textEnd)}) //nolint:gosec // see span
+		m := member{key: int32(key), keyEnd: int32(keyEnd), text: int32(text), textEnd: int32(textEnd)} //nolint:gosec // see span
+		o.members = append(o.members, m)
 	})
 }
 
@@ -99,19 +104,23 @@ const searches = 8
 // find returns the index of the member of a name, or -1. If a name occurs twice, the last value counts, as for jsonb.
 func (o *object) find(name []byte) int {
 	if o.table == nil && len(o.members) > searches {
-		if o.asked++; o.asked > searches {
+		o.asked++
+		if o.asked > searches {
 			o.tabulate()
 		}
 	}
+
 	if o.table != nil {
 		return int(o.table.slots[o.slot(name)]) - 1
 	}
+
 	o.d.spend(len(o.members))
 	for i := len(o.members) - 1; i >= 0; i-- {
 		if m := &o.members[i]; isKey(o.d.text[m.key:m.keyEnd], name) {
 			return i
 		}
 	}
+
 	return -1
 }
 
@@ -122,11 +131,13 @@ func (o *object) tabulate() {
 		size *= 2
 	}
 	o.table = &table{seed: maphash.MakeSeed(), slots: make([]int32, size)}
+
 	for i := range o.members {
 		name, ok := o.name(i)
 		if !ok {
 			continue
 		}
+
 		at := o.slot(name)
 		if o.table.slots[at] == 0 {
 			o.table.names++
@@ -189,13 +200,17 @@ func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(key), false
 	}
-	if o.scan(); o.broken {
+
+	o.scan()
+	if o.broken {
 		return types.NewErrFromString(errText), false
 	}
+
 	i := o.find([]byte(name))
 	if i < 0 {
 		return nil, false
 	}
+
 	v := o.read(i)
 	return v, !types.IsError(v)
 }
@@ -267,6 +282,7 @@ func (o *object) compare(other ref.Val) ref.Val {
 	if !ok || o.Size() != p.Size() {
 		return types.False
 	}
+
 	same, _ := p.(*object)
 	var result ref.Val = types.True
 	o.distinct(func(i int, name []byte) bool {
@@ -274,6 +290,7 @@ func (o *object) compare(other ref.Val) ref.Val {
 			result = o.compareMember(i, same, same.find(name))
 			return result == types.True
 		}
+
 		switch theirs, found := p.Find(types.String(name)); {
 		case types.IsError(theirs):
 			result = theirs
@@ -284,6 +301,7 @@ func (o *object) compare(other ref.Val) ref.Val {
 		}
 		return result == types.True
 	})
+
 	return result
 }
 
@@ -292,11 +310,16 @@ func (o *object) compareMember(i int, p *object, j int) ref.Val {
 	if j < 0 {
 		return types.False
 	}
-	a, b := span{o.members[i].text, o.members[i].textEnd}, span{p.members[j].text, p.members[j].textEnd}
-	if isShort := a.to-a.from < longSpan; isShort && o.d.isSame(a, b) {
+
+	a := span{o.members[i].text, o.members[i].textEnd}
+	b := span{p.members[j].text, p.members[j].textEnd}
+	isShort := a.to-a.from < longSpan
+	if isShort && o.d.isSame(a, b) {
 		return types.True
 	}
-	if areTexts := o.d.text[a.from] == '"' && o.d.text[b.from] == '"'; areTexts {
+
+	areTexts := o.d.text[a.from] == '"' && o.d.text[b.from] == '"'
+	if areTexts {
 		o.d.spend(int(a.to - a.from + b.to - b.from))
 		x, xOK := unquoted(o.d.of(a))
 		y, yOK := unquoted(o.d.of(b))
@@ -304,6 +327,7 @@ func (o *object) compareMember(i int, p *object, j int) ref.Val {
 			return types.Bool(bytes.Equal(x, y))
 		}
 	}
+
 	return equal(o.d.value(int(a.from), int(a.to)), o.d.value(int(b.from), int(b.to)))
 }
 

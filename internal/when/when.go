@@ -32,18 +32,28 @@ type Language struct{ env *cel.Env }
 // New returns the language. It takes some milliseconds.
 func New() (*Language, error) {
 	env, err := cel.NewEnv(
-		cel.Variable(nameID, cel.IntType), cel.Variable(nameType, cel.StringType),
-		cel.Variable(nameAggregateType, cel.StringType), cel.Variable(nameAggregateID, cel.StringType),
+		cel.Variable(nameID, cel.IntType),
+		cel.Variable(nameType, cel.StringType),
+		cel.Variable(nameAggregateType, cel.StringType),
+		cel.Variable(nameAggregateID, cel.StringType),
 		cel.Variable(nameCreatedAt, cel.TimestampType),
-		cel.Variable(namePayload, cel.DynType), cel.Variable(nameHeaders, cel.MapType(cel.StringType, cel.StringType)),
+		cel.Variable(namePayload, cel.DynType),
+		cel.Variable(nameHeaders, cel.MapType(cel.StringType, cel.StringType)),
+
 		cel.CrossTypeNumericComparisons(true),
-		cel.ParserExpressionSizeLimit(MaxText), cel.ParserRecursionLimit(maxDepth),
-		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateDurationLiterals(),
-			cel.ValidateComprehensionNestingLimit(maxLoops)),
+		cel.ParserExpressionSizeLimit(MaxText),
+		cel.ParserRecursionLimit(maxDepth),
+		cel.ASTValidators(
+			cel.ValidateRegexLiterals(),
+			cel.ValidateTimestampLiterals(),
+			cel.ValidateDurationLiterals(),
+			cel.ValidateComprehensionNestingLimit(maxLoops),
+		),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("when: %w", err)
 	}
+
 	return &Language{env}, nil
 }
 
@@ -67,18 +77,27 @@ func (l *Language) compile(text, want string, kinds ...*cel.Type) (*Expression, 
 	if err := issues.Err(); err != nil {
 		return nil, mistakeOf(text, issues.Errors())
 	}
+
 	if kind := checked.OutputType(); !slices.ContainsFunc(append(kinds, cel.DynType), kind.IsExactType) {
-		return nil, &CompileError{Line: 1, Column: 1, Text: fmt.Sprintf("it yields %s, and must be %s", article(kind.String()), want)}
+		return nil, &CompileError{
+			Line:   1,
+			Column: 1,
+			Text:   fmt.Sprintf("it yields %s, and must be %s", article(kind.String()), want),
+		}
 	}
+
 	program, err := l.env.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(boundMatches))
 	if err != nil {
 		return nil, &CompileError{Line: 1, Column: 1, Text: oneLine(err.Error())}
 	}
+
 	x := &Expression{text: text, program: program, tree: checked.NativeRep()}
 	x.loops = loops(x.tree)
-	if x.tracker, err = newTracker(x.loops); err != nil {
+	x.tracker, err = newTracker(x.loops)
+	if err != nil {
 		return nil, &CompileError{Line: 1, Column: 1, Text: oneLine(err.Error())}
 	}
+
 	return x, nil
 }
 
@@ -100,12 +119,14 @@ func (x *Expression) eval(f *facts) (ref.Val, error) {
 		return nil, err //nolint:wrapcheck // failure rewrites it
 	}
 	tracker.Estimator = f
+
 	frame, err := interpreter.NewExecutionFrame(f)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // failure rewrites it
 	}
 	defer frame.Close()
 	frame.SetCostTracker(tracker)
+
 	out, _, err := x.program.Eval(frame)
 	return out, err //nolint:wrapcheck // failure rewrites it
 }
@@ -120,9 +141,17 @@ func (x *Expression) Match(c *delivery.Candidate) (bool, error) {
 	if err != nil {
 		return false, x.failure(err)
 	}
+
 	yes, ok := out.(types.Bool)
 	if !ok {
-		return false, &EvalError{Expression: x.text, Line: 1, Column: 1, Part: x.text, Text: fmt.Sprintf("it yields %s here, and must be true or false", article(out.Type().TypeName()))}
+		return false, &EvalError{
+			Expression: x.text,
+			Line:       1,
+			Column:     1,
+			Part:       x.text,
+			Text:       fmt.Sprintf("it yields %s here, and must be true or false", article(out.Type().TypeName())),
+		}
 	}
+
 	return bool(yes), nil
 }

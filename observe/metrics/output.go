@@ -32,10 +32,16 @@ func (o output) histogram(name string, h *observe.Histogram, labels ...string) {
 		below += h.Buckets[i]
 		buckets[bound.Seconds()] = below
 	}
+
 	m := prometheus.MustNewConstHistogram(o.gauges[name], h.Count, h.Sum.Seconds(), buckets, labels...)
 	if e := h.Exemplar; e.TraceID != "" {
 		// Prometheus refuses an id that is too long. The histogram then has no exemplar.
-		if with, err := prometheus.NewMetricWithExemplars(m, prometheus.Exemplar{Value: e.Duration.Seconds(), Labels: prometheus.Labels{"trace_id": e.TraceID}, Timestamp: e.At}); err == nil {
+		exemplar := prometheus.Exemplar{
+			Value:     e.Duration.Seconds(),
+			Labels:    prometheus.Labels{"trace_id": e.TraceID},
+			Timestamp: e.At,
+		}
+		if with, err := prometheus.NewMetricWithExemplars(m, exemplar); err == nil {
 			m = with
 		}
 	}
@@ -44,9 +50,17 @@ func (o output) histogram(name string, h *observe.Histogram, labels ...string) {
 
 // destination exports the figures of one lane.
 func (o output) destination(d *observe.DestinationStats) {
-	for outcome, n := range map[string]uint64{"delivered": d.Delivered, "failed": d.Failed, "dead": d.Dead, "released": d.Released, "parked": d.Parked} {
+	outcomes := map[string]uint64{
+		"delivered": d.Delivered,
+		"failed":    d.Failed,
+		"dead":      d.Dead,
+		"released":  d.Released,
+		"parked":    d.Parked,
+	}
+	for outcome, n := range outcomes {
 		o.counter("notifyd_deliveries_total", n, d.Name, outcome)
 	}
+
 	for class, n := range d.Classes {
 		word := "none"
 		if class > 0 {
@@ -54,19 +68,23 @@ func (o output) destination(d *observe.DestinationStats) {
 		}
 		o.counter("notifyd_attempts_total", n, d.Name, word)
 	}
+
 	o.counter("notifyd_not_begun_total", d.Refused, d.Name, "no_capacity")
 	o.counter("notifyd_not_begun_total", d.Withdrawn, d.Name, "withdrawn")
 	o.counter("notifyd_not_begun_total", d.Withheld, d.Name, "order")
 	o.counter("notifyd_not_begun_total", d.RateLimits, d.Name, "rate_limit")
 	o.counter("notifyd_not_begun_total", d.Expired, d.Name, "expired")
 	o.counter("notifyd_filtered_total", d.Filtered, d.Name)
+
 	o.histogram("notifyd_commit_to_handler_seconds", &d.Started, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
+
 	o.gauge("notifyd_destination_down", truth(d.Down), d.Name)
 	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
 	for _, state := range observe.BreakerStates() {
 		o.gauge("notifyd_destination_state", truth(d.State == state), d.Name, state.String())
 	}
+
 	o.gauge("notifyd_destination_down_seconds", since(d.Trouble.DownSince), d.Name)
 	o.gauge("notifyd_destination_next_probe_seconds", max(0, -since(d.Trouble.NextProbe)), d.Name)
 	o.gauge("notifyd_destination_failing_events", float64(d.Trouble.Failures), d.Name)
@@ -74,14 +92,17 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.gauge("notifyd_destination_throttled_gap_seconds", d.Gap.Seconds(), d.Name)
 	o.gauge("notifyd_destination_throttled_seconds", max(0, -since(d.Trouble.ThrottledUntil)), d.Name)
 	o.gauge("notifyd_destination_throttled_by_event", float64(d.Trouble.ThrottledBy), d.Name)
+
 	o.counter("notifyd_throttled_total", d.Throttled, d.Name)
 	o.gauge("notifyd_destination_rate_limited", truth(d.RateLimited), d.Name)
+
 	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
 	o.gauge("notifyd_destination_stuck", float64(d.Stuck), d.Name)
 	o.gauge("notifyd_destination_queued", float64(d.Queued), d.Name)
 	o.gauge("notifyd_destination_capacity", float64(d.Capacity), d.Name)
 	o.gauge("notifyd_destination_aggregates", float64(d.Aggregates), d.Name)
 	o.gauge("notifyd_destination_pace_seconds", d.Pace.Seconds(), d.Name)
+
 	if r := d.Report; r != nil {
 		o.gauge("notifyd_destination_connected", truth(r.Connected), d.Name)
 		o.gauge("notifyd_destination_blocked", truth(r.Blocked), d.Name)
@@ -104,13 +125,16 @@ func (o output) relay(s *observe.Stats) {
 	} else {
 		o.claims(s)
 	}
+
 	o.counter("notifyd_fenced_total", s.Fenced)
 	o.gauge("notifyd_notifications_suppressed", truth(s.WakeState == "polling"))
 	for _, state := range []string{"listening", "polling", "settling"} {
 		o.gauge("notifyd_wake_state", truth(s.WakeState == state), state)
 	}
+
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
+
 	refused := make(map[string]int)
 	for _, r := range s.Refusals {
 		refused[r.Code]++
@@ -118,6 +142,7 @@ func (o output) relay(s *observe.Stats) {
 	for code, n := range refused {
 		o.gauge("notifyd_database_refuses", float64(n), code)
 	}
+
 	o.gauge("notifyd_hangs", float64(len(s.Hangs)))
 	for role, c := range byRole(s.Connections) {
 		o.gauge("notifyd_connections", float64(c.Open), role)
@@ -193,16 +218,19 @@ func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	o.gauge("notifyd_oldest_waiting_seconds", age(b.Oldest))
 	o.gauge("notifyd_missing_events", float64(b.Missing.N))
 	o.gauge("notifyd_delayed_events", float64(b.Delayed.N))
+
 	shown := make(map[string]bool, len(s.Destinations))
 	for i := range s.Destinations {
 		shown[s.Destinations[i].Name] = true
 		o.waiting(b.Destination(s.Destinations[i].Name))
 	}
+
 	for _, d := range b.Destinations {
 		if !shown[d.Name] {
 			o.waiting(d)
 		}
 	}
+
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		shard := strconv.Itoa(p.Shard)
@@ -210,8 +238,12 @@ func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 		if shown[p.Destination] || p.Destination == "" {
 			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, shard)
 		}
+
 		// The relay's own figures do not show where ids jump to another partition.
-		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Shard == p.Shard }) {
+		owned := slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool {
+			return own.Destination == p.Destination && own.Shard == p.Shard
+		})
+		if owned {
 			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, shard)
 			if p.Replay != nil {
 				o.gauge("notifyd_replay_remaining", float64(p.Replay.Remaining), p.Destination)

@@ -59,6 +59,7 @@ type tracer struct {
 func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, trace.Span, *delivery.Event) {
 	format := propagation.TraceContext{}
 	ctx = format.Extract(ctx, headers(e.Headers))
+
 	attributes := append(make([]attribute.KeyValue, 0, 11+len(t.attributes)),
 		attribute.String("messaging.system", "notifyd"),
 		attribute.String("messaging.operation.name", "deliver"),
@@ -71,19 +72,25 @@ func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, 
 		attribute.Int("notifyd.attempt", e.Attempt),
 	)
 	if e.AggregateID != "" {
-		attributes = append(attributes, attribute.String("notifyd.aggregate.type", e.AggregateType), attribute.String("notifyd.aggregate.id", e.AggregateID))
+		attributes = append(attributes,
+			attribute.String("notifyd.aggregate.type", e.AggregateType),
+			attribute.String("notifyd.aggregate.id", e.AggregateID))
 	}
+
 	options := append(make([]trace.SpanStartOption, 0, 3), trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(append(attributes, t.attributes...)...))
+
 	// Also a link: hours after its parent has ended, some backends no longer show the
 	// attempt below it.
 	if writer := trace.SpanContextFromContext(ctx); writer.IsRemote() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: writer}))
 	}
+
 	ctx, span := t.Start(ctx, "deliver "+e.Destination, options...)
 	if !span.SpanContext().IsValid() {
 		return ctx, span, e // a no-op provider
 	}
+
 	out := *e
 	out.Headers = make(map[string]string, len(e.Headers)+2)
 	maps.Copy(out.Headers, e.Headers)
@@ -92,10 +99,12 @@ func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, 
 			delete(out.Headers, name)
 		}
 	}
+
 	format.Inject(ctx, headers(out.Headers))
 	if span.IsRecording() {
 		out.OnAck(func(a delivery.Ack) { acknowledged(span, a) })
 	}
+
 	return ctx, span, &out
 }
 

@@ -39,8 +39,10 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 	if len(events) == 0 || !trace.SpanContextFromContext(ctx).IsValid() {
 		return events
 	}
+
 	fields := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, fields)
+
 	all := make([]outbox.Event, len(events))
 	copy(all, events)
 	for i := range all {
@@ -48,6 +50,7 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 		if hasTrace(e.Headers) {
 			continue
 		}
+
 		headers := make(map[string]string, len(e.Headers)+len(fields))
 		maps.Copy(headers, e.Headers)
 		// A tracestate belongs to its traceparent: one of another trace is removed.
@@ -55,6 +58,7 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 		maps.Copy(headers, fields)
 		e.Headers = headers
 	}
+
 	return all
 }
 

@@ -39,19 +39,25 @@ func WroteNone(tb testing.TB, s Source, matches ...Match) {
 // several properties of one event.
 func InOrder(tb testing.TB, s Source, matches ...Match) []*Event {
 	tb.Helper()
+
 	all := s.Events(tb)
 	found := make([]*Event, 0, len(matches))
 	rest := all
+
 	for i, m := range matches {
 		at := 0
 		for at < len(rest) && m(rest[at]) != nil {
 			at++
 		}
+
 		if at == len(rest) {
 			tb.Fatalf("outboxtest: event %d of %d was not written%s%s", i+1, len(matches), behind(found), list(rest, m))
 		}
-		found, rest = append(found, rest[at]), rest[at+1:]
+
+		found = append(found, rest[at])
+		rest = rest[at+1:]
 	}
+
 	return found
 }
 
@@ -87,6 +93,7 @@ func list(all []*Event, want Match) string {
 	if len(all) == 0 {
 		return "; none was"
 	}
+
 	var b strings.Builder
 	for i, e := range all {
 		if i == most {

@@ -140,23 +140,30 @@ func both(e *Event, want any) (got, expected any, err error) {
 	case json.RawMessage:
 		text = w
 	default:
-		if text, err = json.Marshal(want); err != nil {
+		text, err = json.Marshal(want)
+		if err != nil {
 			return nil, nil, fmt.Errorf("what is wanted cannot be encoded: %w", err)
 		}
 	}
-	if expected, err = decode(text); err != nil {
+
+	expected, err = decode(text)
+	if err != nil {
 		return nil, nil, fmt.Errorf("what is wanted is not JSON: %w", err)
 	}
-	if got, err = decode(e.Payload); err != nil {
+
+	got, err = decode(e.Payload)
+	if err != nil {
 		return nil, nil, fmt.Errorf("payload: %w", err)
 	}
+
 	return got, expected, nil
 }
 
 func decode(text []byte) (value any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber() // a float64 would call large numbers equal that are not
-	if err = d.Decode(&value); err == nil && d.More() {
+	err = d.Decode(&value)
+	if err == nil && d.More() {
 		err = errors.New("there is something behind the first value")
 	}
 	return value, err
@@ -186,6 +193,7 @@ func (x extent) differs(path string, got, want any) error {
 				return err
 			}
 		}
+
 		for name := range g {
 			if _, ok := w[name]; !ok && x == whole {
 				return fmt.Errorf("%s.%s is not wanted", path, name)
@@ -200,6 +208,7 @@ func (x extent) differs(path string, got, want any) error {
 		if len(g) != len(w) {
 			return fmt.Errorf("%s has %d elements, want %d", path, len(g), len(w))
 		}
+
 		for i := range w {
 			if err := x.differs(fmt.Sprintf("%s[%d]", path, i), g[i], w[i]); err != nil {
 				return err
@@ -211,6 +220,7 @@ func (x extent) differs(path string, got, want any) error {
 			return nil
 		}
 	}
+
 	if reflect.DeepEqual(got, want) {
 		return nil
 	}

@@ -42,6 +42,7 @@ func (r *Relay) Handle(tb testing.TB, destination, pattern string, h delivery.Ha
 // Events that handlers write into the outbox meanwhile are delivered, too.
 func (r *Relay) Deliver(tb testing.TB, s Source) (delivered []*Event, err error) {
 	tb.Helper()
+
 	var errs []error
 	for {
 		s.after = max(s.after, r.after)
@@ -49,6 +50,7 @@ func (r *Relay) Deliver(tb testing.TB, s Source) (delivered []*Event, err error)
 		if len(all) == 0 {
 			return delivered, errors.Join(errs...)
 		}
+
 		for _, e := range all {
 			n, err := r.deliver(tb.Context(), e)
 			if n > 0 {
@@ -66,23 +68,35 @@ func (r *Relay) deliver(ctx context.Context, e *Event) (n int, err error) {
 	for i := range r.routes {
 		patterns[i] = r.routes[i].pattern
 	}
+
 	best := routing.Best(patterns, e.Type)
 	if best < 0 {
 		return 0, nil
 	}
+
 	var errs []error
 	for _, to := range r.routes {
 		if to.pattern != patterns[best] {
 			continue
 		}
+
 		n++
 		err := to.handler.Deliver(ctx, &delivery.Event{
-			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Payload: e.Payload, ContentType: e.ContentType, Headers: e.Headers,
-			CreatedAt: e.CreatedAt, Attempt: 1, Destination: to.destination,
+			ID:            e.ID,
+			Type:          e.Type,
+			AggregateType: e.AggregateType,
+			AggregateID:   e.AggregateID,
+			Payload:       e.Payload,
+			ContentType:   e.ContentType,
+			Headers:       e.Headers,
+			CreatedAt:     e.CreatedAt,
+			Attempt:       1,
+			Destination:   to.destination,
 		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("event %d (%s) to %s: %w", e.ID, e.Type, to.destination, err))
 		}
 	}
+
 	return n, errors.Join(errs...)
 }

@@ -127,23 +127,32 @@ func (s Source) Now(tb testing.TB) Source {
 // Events returns the events in the order of their ids. An error of the database ends the test.
 func (s Source) Events(tb testing.TB) []*Event {
 	tb.Helper()
+
 	var all []*Event
-	err := s.each(tb.Context(), `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''),
-			coalesce(payload::text, ''), payload_bytes, coalesce(content_type, CASE WHEN payload IS NULL THEN 'application/octet-stream' ELSE 'application/json' END),
-			coalesce(headers::text, ''), coalesce(extract(epoch FROM available_at) * 1000000, 0)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint
-		FROM {schema}.outbox_events AS e WHERE id > $1 AND `+s.visible()+` ORDER BY id`, func(r Rows) error {
+	err := s.each(tb.Context(), `SELECT id, event_type,
+				coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''),
+				coalesce(payload::text, ''), payload_bytes,
+				coalesce(content_type, CASE WHEN payload IS NULL THEN 'application/octet-stream' ELSE 'application/json' END),
+				coalesce(headers::text, ''), coalesce(extract(epoch FROM available_at) * 1000000, 0)::bigint,
+				(extract(epoch FROM created_at) * 1000000)::bigint
+			FROM {schema}.outbox_events AS e WHERE id > $1 AND `+s.visible()+` ORDER BY id`, func(r Rows) error {
 		var e Event
 		var text, headers string
 		var available, created int64
-		if err := r.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &e.IdempotencyKey, &text, &e.Payload, &e.ContentType, &headers, &available, &created); err != nil {
+		err := r.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &e.IdempotencyKey,
+			&text, &e.Payload, &e.ContentType, &headers, &available, &created)
+		if err != nil {
 			return err
 		}
-		if e.CreatedAt = time.UnixMicro(created).UTC(); e.Payload == nil {
+
+		e.CreatedAt = time.UnixMicro(created).UTC()
+		if e.Payload == nil {
 			e.Payload = []byte(text)
 		}
 		if available != 0 {
 			e.AvailableAt = time.UnixMicro(available).UTC()
 		}
+
 		all = append(all, &e)
 		if headers == "" {
 			return nil
@@ -173,11 +182,13 @@ const sqlOwn = `(SELECT CASE
 		WHEN m.later = 0 OR m.top + m.later >= m.ends THEN true
 		ELSE coalesce(pg_xact_status((m.top + m.later)::text::xid8) = 'in progress', false) END
 	FROM (SELECT t.top, t.ends, (e.xmin::text::bigint - t.top) & 4294967295 AS later
-		FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS top, pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ends) AS t) AS m)`
+		FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS top,
+				pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ends) AS t) AS m)`
 
 func (s Source) last(tb testing.TB) (id int64) {
 	tb.Helper()
-	err := s.each(tb.Context(), `SELECT greatest(coalesce(max(id), 0), $1) FROM {schema}.outbox_events`, func(r Rows) error { return r.Scan(&id) })
+	query := `SELECT greatest(coalesce(max(id), 0), $1) FROM {schema}.outbox_events`
+	err := s.each(tb.Context(), query, func(r Rows) error { return r.Scan(&id) })
 	if err != nil {
 		tb.Fatalf("outboxtest: read the highest id: %v", err)
 	}
@@ -203,9 +214,11 @@ func (s Source) each(ctx context.Context, query string, do func(Rows) error) err
 // undelivered names deliveries that are left of the events up to last, some of each kind.
 func (s Source) undelivered(ctx context.Context, last int64) (waiting, dead []string, err error) {
 	mode := ""
-	if err := s.each(ctx, `SELECT mode FROM {schema}.outbox_mode WHERE $1::bigint IS NOT NULL`, func(r Rows) error { return r.Scan(&mode) }); err != nil {
+	queryMode := `SELECT mode FROM {schema}.outbox_mode WHERE $1::bigint IS NOT NULL`
+	if err := s.each(ctx, queryMode, func(r Rows) error { return r.Scan(&mode) }); err != nil {
 		return nil, nil, err
 	}
+
 	query := sqlQueue
 	if mode == "stream" {
 		query = sqlStream
@@ -217,13 +230,16 @@ func (s Source) undelivered(ctx context.Context, last int64) (waiting, dead []st
 		if err := r.Scan(&id, &kind, &destination, &state, &fault); err != nil {
 			return err
 		}
+
 		line := fmt.Sprintf("#%d %s", id, kind)
 		if destination != "" {
 			line += " to " + destination
 		}
-		if line += ": " + state; fault != "" {
+		line += ": " + state
+		if fault != "" {
 			line += ": " + shortened(fault)
 		}
+
 		if state == "dead" {
 			dead = append(dead, line)
 			return nil

@@ -39,51 +39,69 @@ func (s *Sender[T]) Deliver(ctx context.Context, events []*delivery.Event) []err
 	if len(events) == 0 {
 		return nil
 	}
+
 	entries := make([]T, len(events))
-	b := &batch{maxEntries: s.MaxEntries, maxBytes: s.MaxBytes, sizes: make([]int, len(events)), errs: make([]error, len(events))}
+	b := &batch{
+		maxEntries: s.MaxEntries,
+		maxBytes:   s.MaxBytes,
+		sizes:      make([]int, len(events)),
+		errs:       make([]error, len(events)),
+	}
+
 	for i, e := range events {
 		var err error
-		if entries[i], b.sizes[i], err = s.Encode(e); err != nil {
+		entries[i], b.sizes[i], err = s.Encode(e)
+		if err != nil {
 			b.errs[i] = s.Conn.out.Refuse(err)
 		}
 	}
+
 	if err := s.Conn.Ready(ctx); err != nil {
 		b.fail(0, err)
 		return b.errs
 	}
+
 	request := s.Send
 	if s.Begin != nil {
 		var err error
-		if request, err = s.Begin(ctx); err != nil {
+		request, err = s.Begin(ctx)
+		if err != nil {
 			b.fail(0, err)
 			return b.errs
 		}
 	}
+
 	b.send = func(ctx context.Context, chunk []int) error {
 		part := make([]T, len(chunk))
 		for n, i := range chunk {
 			part[n] = entries[i]
 		}
+
 		rctx, cancel := s.Conn.Request(ctx)
 		defer cancel()
+
 		answers, err := request(rctx, part)
 		if err == nil {
 			s.Conn.record(b.errs, chunk, answers)
 			for n, i := range chunk {
 				if b.errs[i] == nil && answers[n].Shard != nil {
-					events[i].Acknowledged(func() delivery.Ack { return delivery.Ack{Partition: *answers[n].Shard, Offset: -1} })
+					shard := *answers[n].Shard
+					events[i].Acknowledged(func() delivery.Ack { return delivery.Ack{Partition: shard, Offset: -1} })
 				}
 			}
 			return nil
 		}
+
 		var api smithy.APIError
 		isAnswer := errors.As(err, &api)
 		err = s.Conn.Classify(ctx, rctx, err)
+
 		if isAnswer && delivery.IsUnavailable(err) && s.Lost != nil {
 			s.Lost()
 		}
 		return err
 	}
+
 	ctx = httpconn.ForEvents(ctx, events...)
 	b.run(ctx)
 	s.Conn.transport.Learn(ctx, b.errs...)
@@ -112,14 +130,17 @@ func (b *batch) run(ctx context.Context) {
 			if b.errs[next] != nil {
 				continue
 			}
-			if size += b.sizes[next]; size > b.maxBytes && len(chunk) > 0 {
+			size += b.sizes[next]
+			if size > b.maxBytes && len(chunk) > 0 {
 				break
 			}
 			chunk = append(chunk, next)
 		}
+
 		if len(chunk) == 0 {
 			continue
 		}
+
 		if err := b.request(ctx, chunk); err != nil {
 			// The other entries would fail alike.
 			b.fail(next, err)
@@ -154,6 +175,7 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 		b.errs[chunk[0]] = outcome.Alone(err)
 		return nil
 	}
+
 	// One of them is at fault: the others must not fail with it.
 	mid := (len(chunk) + 1) / 2
 	if err := b.request(ctx, chunk[:mid]); err != nil {
@@ -162,6 +184,7 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 		}
 		return err
 	}
+
 	return b.request(ctx, chunk[mid:])
 }
 
@@ -195,6 +218,7 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 	for _, a := range answers {
 		taken = taken || a.Taken
 	}
+
 	for n, i := range chunk {
 		switch {
 		case n < len(answers) && answers[n].Taken:
@@ -202,7 +226,8 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 		case n < len(answers) && answers[n].Refused != nil:
 			errs[i] = c.entryError(*answers[n].Refused, taken)
 		default:
-			errs[i] = delivery.Unavailable(fmt.Errorf("%s: the answer names neither success nor failure of this event: maybe sent", c.svc.Name))
+			errs[i] = delivery.Unavailable(fmt.Errorf("%s: the answer names neither success nor failure of this "+
+				"event: maybe sent", c.svc.Name))
 		}
 	}
 }
@@ -212,6 +237,7 @@ func (c *Conn) record(errs []error, chunk []int, answers []Answer) {
 func (c *Conn) entryError(why Reason, others bool) error {
 	class, cure, code := c.svc.lookUp(why.Code)
 	err := c.out.Line(outcome.Failure{Text: textOf(why.Code, why.Text), Cure: cure})
+
 	switch {
 	case class == outcome.Unknown && why.Ours:
 		return outcome.Unclear.Mark(0, err)

@@ -52,12 +52,18 @@ func Open(svc Service, access handlers.AWS, baseDir string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	loaded, transport, err := load(access, conf)
 	if err != nil {
 		return nil, err
 	}
+
 	return &Conn{
-		AWS: loaded, svc: svc, endpoint: access.Endpoint, timeout: access.RequestTimeout, transport: transport,
+		AWS:       loaded,
+		svc:       svc,
+		endpoint:  access.Endpoint,
+		timeout:   access.RequestTimeout,
+		transport: transport,
 		out: outcome.New(svc.Name, "check endpoint, and proxies",
 			access.SecretAccessKey.Reveal(), access.SessionToken.Reveal(), access.ExternalID.Reveal()),
 	}, nil

@@ -20,12 +20,18 @@ import (
 // its like for the operations Publish, PutEvents and PutRecords, and CommonErrors.html next to them.
 func (s Service) codes() outcome.Table[string] {
 	return outcome.Table[string]{
-		{Codes: []string{"InvalidMessageContents", "BatchRequestTooLong", "RequestEntityTooLarge", "MalformedDetail"}, Class: outcome.Permanent},
+		{
+			Codes: []string{"InvalidMessageContents", "BatchRequestTooLong", "RequestEntityTooLarge", "MalformedDetail"},
+			Class: outcome.Permanent,
+		},
+
 		// A parameter may be wrong for every event: settings that do not fit the place, an emulator that lacks a feature.
 		{
 			Codes: []string{
-				"InvalidParameterValue", "InvalidParameterValueException", "InvalidParameterCombination", "InvalidParameter", "InvalidParameterException",
-				"ParameterValueInvalid", "MissingParameter", "InvalidAttributeValue", "InvalidAttributeName", "ValidationException", "ValidationError",
+				"InvalidParameterValue", "InvalidParameterValueException", "InvalidParameterCombination", "InvalidParameter",
+				"InvalidParameterException",
+				"ParameterValueInvalid", "MissingParameter", "InvalidAttributeValue", "InvalidAttributeName",
+				"ValidationException", "ValidationError",
 				"InvalidArgument", "InvalidArgumentException",
 			},
 			Class: outcome.Unclear, Cure: "look at the event, and at the settings of the " + s.Place,
@@ -40,7 +46,8 @@ func (s Service) codes() outcome.Table[string] {
 		{
 			Codes: []string{
 				"AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation", "InvalidSecurity", "AuthorizationError",
-				"AuthorizationErrorException", "NotAuthorizedForSourceException", "NotAuthorizedForDetailTypeException", "InvalidAccountIdException",
+				"AuthorizationErrorException", "NotAuthorizedForSourceException", "NotAuthorizedForDetailTypeException",
+				"InvalidAccountIdException",
 			},
 			Class: outcome.Unavailable, Cure: "allow " + s.Rights,
 		},
@@ -52,7 +59,10 @@ func (s Service) codes() outcome.Table[string] {
 			},
 			Class: outcome.Unauthorized, Cure: "check the credentials",
 		},
-		{Codes: []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"}, Class: outcome.Unavailable, Cure: "check the clock of this machine"},
+		{
+			Codes: []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"},
+			Class: outcome.Unavailable, Cure: "check the clock of this machine",
+		},
 		{
 			Codes: []string{
 				"RequestThrottled", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "RequestThrottledException",
@@ -62,9 +72,16 @@ func (s Service) codes() outcome.Table[string] {
 			Class: outcome.Throttled,
 		},
 		{Codes: internalCodes(), Class: outcome.Unavailable},
-		{Codes: []string{"UnsupportedOperation", "InvalidAction", "UnknownOperationException", "InvalidEndpointException"}, Class: outcome.Unavailable, Cure: "check endpoint"},
+		{
+			Codes: []string{"UnsupportedOperation", "InvalidAction", "UnknownOperationException", "InvalidEndpointException"},
+			Class: outcome.Unavailable, Cure: "check endpoint",
+		},
 		{Codes: []string{keyThrottled}, Class: outcome.Throttled},
-		{Codes: []string{keyFailed}, Class: outcome.Unavailable, Cure: "look at the KMS key of the " + s.Place + "; allow kms:GenerateDataKey and kms:Decrypt"},
+		{
+			Codes: []string{keyFailed},
+			Class: outcome.Unavailable,
+			Cure:  "look at the KMS key of the " + s.Place + "; allow kms:GenerateDataKey and kms:Decrypt",
+		},
 	}
 }
 
@@ -72,7 +89,8 @@ func (s Service) codes() outcome.Table[string] {
 // that failed so is tried again.
 func internalCodes() []string {
 	return []string{
-		"InternalError", "InternalErrorException", "InternalException", "InternalFailure", "InternalFailureException", "InternalServerError",
+		"InternalError", "InternalErrorException", "InternalException", "InternalFailure", "InternalFailureException",
+		"InternalServerError",
 		"ServiceUnavailable", "ServiceUnavailableException", "ServiceFailure",
 	}
 }
@@ -142,8 +160,13 @@ func (c *Conn) ClassifyQuestion(ctx, rctx context.Context, err error) error {
 func (c *Conn) isDenied(err error) bool {
 	var api smithy.APIError
 	op := innermost(err)
-	return errors.As(err, &api) && op != nil && op.Service() == c.svc.ID &&
-		(strings.Contains(api.ErrorCode(), "AccessDenied") || strings.HasPrefix(api.ErrorCode(), "AuthorizationError"))
+	isOwn := op != nil && op.Service() == c.svc.ID
+	if !isOwn || !errors.As(err, &api) {
+		return false
+	}
+
+	code := api.ErrorCode()
+	return strings.Contains(code, "AccessDenied") || strings.HasPrefix(code, "AuthorizationError")
 }
 
 // isProgram reports whether a program for credentials has failed. The error repeats
@@ -176,16 +199,19 @@ func statusOf(err error) int {
 func (c *Conn) refused(api smithy.APIError, status int) error {
 	class, cure, _ := c.svc.lookUp(api.ErrorCode())
 	isEvents := api.ErrorFault() != smithy.FaultServer && status == http.StatusBadRequest
+
 	switch {
 	case class == outcome.Unknown && isEvents:
 		class = outcome.UnclearRetry
 	case class == outcome.Unknown:
 		class = outcome.Unavailable
 	}
+
 	f := outcome.Failure{Text: textOf(api.ErrorCode(), api.ErrorMessage()), Cure: cure}
 	if api.ErrorCode() == unknownError {
 		f.Text, f.Cure = outcome.Stranger(status, c.svc.Title)
 	}
+
 	if class.MayBeEvents() {
 		return &outcome.RefusalError{Class: class, Err: c.out.Line(f)}
 	}

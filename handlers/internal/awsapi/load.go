@@ -42,6 +42,7 @@ func load(cfg handlers.AWS, conf *tls.Config) (aws.Config, *httpconn.Transport, 
 		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
 		awsconfig.WithLogger(logging.Nop{}),
 	}
+
 	if cfg.Region != "" {
 		options = append(options, awsconfig.WithRegion(cfg.Region))
 	}
@@ -52,18 +53,22 @@ func load(cfg handlers.AWS, conf *tls.Config) (aws.Config, *httpconn.Transport, 
 		options = append(options, awsconfig.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(
 			cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), cfg.SessionToken.Reveal())))
 	}
+
 	loaded, err := awsconfig.LoadDefaultConfig(context.Background(), options...) //nolint:forbidigo // it reads files and the environment
 	if err != nil {
 		return aws.Config{}, nil, loadMistake(err)
 	}
+
 	if loaded.Region == "" {
 		return aws.Config{}, nil, field.Errorf("region", "missing: name it, such as eu-central-1, or set AWS_REGION")
 	}
+
 	transport := httpconn.New(newTransport(loaded, conf), idle.MaxAge)
 	loaded.HTTPClient = &http.Client{
 		Transport:     plainBody{transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+
 	if cfg.AssumeRoleARN != "" {
 		loaded.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(loaded), cfg.AssumeRoleARN,
 			func(o *stscreds.AssumeRoleOptions) {
@@ -73,6 +78,7 @@ func load(cfg handlers.AWS, conf *tls.Config) (aws.Config, *httpconn.Transport, 
 				}
 			}))
 	}
+
 	return loaded, transport, nil
 }
 

@@ -98,37 +98,49 @@ func (e *MessageEncoder) Encode(ev *delivery.Event) (*Message, error) {
 	if err := e.message.Render(&m, ev, nil); err != nil {
 		return nil, err
 	}
+
 	out := &Message{Body: string(m.Body)}
 	// Consumers rely on it, so an event cannot have it.
-	m.Headers = slices.DeleteFunc(m.Headers, func(h message.Header) bool { return strings.EqualFold(h.Name, attributeEncoding) })
+	m.Headers = slices.DeleteFunc(m.Headers, func(h message.Header) bool {
+		return strings.EqualFold(h.Name, attributeEncoding)
+	})
+
 	if e.message.Raw(ev) {
 		out.Body = base64.StdEncoding.EncodeToString(m.Body)
 		m.Headers = append(m.Headers, message.Header{Name: attributeEncoding, Value: encodingBase64})
 	}
+
 	if out.Body == "" {
 		return nil, fmt.Errorf("the body is empty: %s requires a character at least", e.service)
 	}
+
 	if r, ok := foreign(out.Body); ok {
 		return nil, fmt.Errorf("the body holds %U, which SQS takes in no message: escape it (\\u%04x)", r, r)
 	}
+
 	out.Attributes = attributes(m)
 	out.Size = len(out.Body)
 	for _, a := range out.Attributes {
 		out.Size += len(a.Name) + len(StringType) + len(a.Value)
 	}
+
 	if out.Size > MaxMessage {
 		return nil, fmt.Errorf("the message has %d bytes with its attributes: %s takes %d", out.Size, e.service, MaxMessage)
 	}
+
 	group, err := e.groupOf(ev)
 	if err != nil {
 		return nil, err
 	}
+
 	out.Group = fit(group)
 	if e.fifo {
 		// The time keeps apart events of two outboxes that share a place and an
 		// id.
-		out.DedupID = fit(fmt.Sprintf("%s.%s.%s", ev.DedupeID(), strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
+		created := strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36)
+		out.DedupID = fit(fmt.Sprintf("%s.%s.%s", ev.DedupeID(), created, ev.Destination))
 	}
+
 	return out, nil
 }
 
@@ -196,11 +208,17 @@ func foreign(s string) (rune, bool) {
 			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
 				return rune(s[i]), true // no UTF-8
 			}
-		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0xfffe, r == 0xffff:
+		case isControl(r), r == 0xfffe, r == 0xffff:
 			return r, true
 		}
 	}
 	return 0, false
+}
+
+// isControl reports whether r is a control character that SQS takes in no message.
+func isControl(r rune) bool {
+	isSpace := r == '\t' || r == '\n' || r == '\r'
+	return r < ' ' && !isSpace
 }
 
 // attributes turns headers into attributes, at most ten. Headers about the event come
@@ -212,8 +230,10 @@ func attributes(m message.Message) []message.Header {
 	if m.ContentType != "" && m.ContentType != "application/json" {
 		all = append(all, message.Header{Name: attributeContentType, Value: m.ContentType})
 	}
+
 	headers := slices.Clone(m.Headers)
 	slices.SortStableFunc(headers, func(a, b message.Header) int { return cmp.Compare(rank(a.Name), rank(b.Name)) })
+
 	for _, h := range headers {
 		if isName(h.Name) && isValue(h.Value) {
 			all = append(all, h)
@@ -221,13 +241,16 @@ func attributes(m message.Message) []message.Header {
 			more = append(more, h)
 		}
 	}
+
 	if len(all)+min(len(more), 1) > maxAttributes {
 		more = append(more, all[maxAttributes-1:]...)
 		all = all[:maxAttributes-1]
 	}
+
 	if len(more) > 0 {
 		all = append(all, message.Header{Name: attributeMore, Value: bundle(more)})
 	}
+
 	return all
 }
 
@@ -254,8 +277,12 @@ func isName(s string) bool {
 		strings.HasPrefix(lower, "aws."), strings.HasPrefix(lower, "amazon."), s == attributeMore:
 		return false
 	}
+
+	const others = "_-."
 	return !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' && r != '.'
+		isLetter := r|0x20 >= 'a' && r|0x20 <= 'z'
+		isDigit := r >= '0' && r <= '9'
+		return !isLetter && !isDigit && !strings.ContainsRune(others, r)
 	})
 }
 

@@ -67,6 +67,7 @@ func credentials(a handlers.AWS) error {
 	case a.AccessKeyID != "" && a.Profile != "":
 		errs = append(errs, field.Errorf("profile", "access_key_id is set too: take one of them out"))
 	}
+
 	if a.AssumeRoleARN != "" && !roleARN.MatchString(a.AssumeRoleARN) {
 		errs = append(errs, field.Errorf("assume_role_arn", "must be the ARN of a role, such as arn:aws:iam::123456789012:role/notifyd"))
 	}
@@ -79,6 +80,7 @@ func credentials(a handlers.AWS) error {
 	if a.RoleSessionName != "" && !session.MatchString(a.RoleSessionName) {
 		errs = append(errs, field.Errorf("role_session_name", "must have 2 to 64 letters, digits and _+=,.@-"))
 	}
+
 	return errors.Join(append(errs, tlsconf.Check(a.TLS))...)
 }
 
@@ -87,7 +89,7 @@ func credentials(a handlers.AWS) error {
 func CheckURL(at, text, example string) error {
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+	case err != nil || u.Host == "", u.Scheme != "http" && u.Scheme != "https":
 		return field.Errorf(at, "must be a URL such as %s", example)
 	case u.User != nil:
 		return field.Errorf(at, "must not hold a user or a password")

@@ -22,6 +22,7 @@ func WithPort(addr, port string) string {
 func Check(addr, example string) error {
 	host, port, err := net.SplitHostPort(WithPort(addr, "1"))
 	n, portErr := strconv.Atoi(port)
+
 	switch {
 	case strings.Contains(addr, "://"):
 		return errors.New("must be host:port alone: leave out :// and what comes before")

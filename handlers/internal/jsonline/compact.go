@@ -13,10 +13,12 @@ func Compact(buf *bytes.Buffer, payload []byte) error {
 	if json.Compact(buf, payload) == nil { // it appends nothing after an error
 		return nil
 	}
+
 	// PostgreSQL nests deeper than that function reads.
 	if err := checkDeep(payload); err != nil {
 		return err
 	}
+
 	inText, escaped := false, false
 	for _, c := range payload {
 		switch {
@@ -30,6 +32,7 @@ func Compact(buf *bytes.Buffer, payload []byte) error {
 		}
 		buf.WriteByte(c)
 	}
+
 	return nil
 }
 
@@ -37,7 +40,9 @@ func Compact(buf *bytes.Buffer, payload []byte) error {
 func checkDeep(payload []byte) error {
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.UseNumber() // those beyond a float64 are JSON, too
-	depth, values := 0, 0
+	depth := 0
+	values := 0
+
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) && depth == 0 && values == 1 {
@@ -46,12 +51,14 @@ func checkDeep(payload []byte) error {
 		if err != nil {
 			return err
 		}
+
 		switch token {
 		case json.Delim('{'), json.Delim('['):
 			depth++
 		case json.Delim('}'), json.Delim(']'):
 			depth--
 		}
+
 		if depth == 0 {
 			values++
 		}

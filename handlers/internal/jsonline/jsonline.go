@@ -46,15 +46,33 @@ type DeadLetter struct {
 // Of returns the line of an event, without DedupeID, Attempt and the payload.
 func Of(e *delivery.Event) Line {
 	l := Line{
-		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		CreatedAt: timestamp(e.CreatedAt), Replay: e.Replay, Destination: e.Destination, Outbox: e.Outbox, Headers: e.Headers,
+		EventID:       e.ID,
+		EventType:     e.Type,
+		AggregateType: e.AggregateType,
+		AggregateID:   e.AggregateID,
+		CreatedAt:     timestamp(e.CreatedAt),
+		Replay:        e.Replay,
+		Destination:   e.Destination,
+		Outbox:        e.Outbox,
+		Headers:       e.Headers,
 	}
+
 	if e.ContentType != delivery.ContentTypeJSON {
 		l.ContentType = e.ContentType
 	}
+
 	if d := e.DeadLetter; d != nil {
-		l.DeadLetter = &DeadLetter{Destination: d.Destination, Error: d.Error, Class: d.Class, Attempts: d.Attempts, Since: timestamp(d.Since), At: timestamp(d.At), Replay: d.Replay}
+		l.DeadLetter = &DeadLetter{
+			Destination: d.Destination,
+			Error:       d.Error,
+			Class:       d.Class,
+			Attempts:    d.Attempts,
+			Since:       timestamp(d.Since),
+			At:          timestamp(d.At),
+			Replay:      d.Replay,
+		}
 	}
+
 	return l
 }
 

@@ -24,11 +24,13 @@ func checkBody(c handlers.Message) error {
 	if c.Body == "" && c.ContentType != "" {
 		errs = append(errs, field.Errorf("content_type", "works with body only: take it out, or write body"))
 	}
+
 	if c.ContentType != "" {
 		if kind, _, err := mime.ParseMediaType(c.ContentType); err != nil || !strings.Contains(kind, "/") {
 			errs = append(errs, field.Errorf("content_type", "must be a media type such as text/plain; charset=utf-8"))
 		}
 	}
+
 	_, err := bodyTemplate(c)
 	return errors.Join(append(errs, err)...)
 }
@@ -38,13 +40,17 @@ func bodyTemplate(c handlers.Message) (*tmpl.Template, error) {
 	if c.Body == "" {
 		return nil, nil //nolint:nilnil // most destinations have none
 	}
+
 	t, err := bodyKind(cmp.Or(c.ContentType, contentJSON)).Parse("body", c.Body)
 	if err != nil {
 		return nil, field.Errorf("body", "%w", err)
 	}
+
 	if isJSON(cmp.Or(c.ContentType, contentJSON)) && neverJSON(t) {
-		return nil, field.Errorf("body", "yields no JSON, whatever the event: write values as {{ json .Payload.name }}, with no comma after the last one, or set content_type")
+		return nil, field.Errorf("body", "yields no JSON, whatever the event: write values as {{ json .Payload.name "+
+			"}}, with no comma after the last one, or set content_type")
 	}
+
 	return t, nil
 }
 
@@ -105,19 +111,25 @@ func (e *Encoder) Render(m *Message, ev *delivery.Event, data *tmpl.Data) error 
 	if e.body == nil {
 		return nil
 	}
+
 	if data == nil {
 		var err error
-		if data, err = tmpl.NewData(ev); err != nil {
+		data, err = tmpl.NewData(ev)
+		if err != nil {
 			return err
 		}
 	}
+
 	text, err := e.body.Render(data)
 	if err != nil {
 		return err
 	}
-	m.Body, m.ContentType = []byte(text), e.contentType
+	m.Body = []byte(text)
+	m.ContentType = e.contentType
+
 	if e.json && !json.Valid(m.Body) {
 		return fmt.Errorf("the output of template %q is not JSON: write values as {{ json .Payload.name }}, or set content_type", "body")
 	}
+
 	return nil
 }

@@ -16,15 +16,18 @@ func checkSource(source string) error {
 	if source == "" {
 		return nil
 	}
+
 	for _, r := range source {
 		// RFC 3986, appendix A, allows no others; url.Parse accepts more.
 		if r <= ' ' || r >= 0x7f || strings.ContainsRune("\"<>\\^`{|}", r) {
 			return field.Errorf("cloudevents_source", "must be a URI reference such as /shop/orders, in printable ASCII without blanks")
 		}
 	}
+
 	if _, err := url.Parse(source); err != nil {
 		return field.Errorf("cloudevents_source", "must be a URI reference such as /shop/orders: %w", err)
 	}
+
 	return nil
 }
 
@@ -44,6 +47,7 @@ func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 			all = append(all, attribute{name, allowed(value)})
 		}
 	}
+
 	add("specversion", "1.0")
 	add("id", ev.DedupeID())
 	add("source", e.source)
@@ -51,17 +55,21 @@ func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 	if hasData(ev) {
 		add("datacontenttype", contentType(ev))
 	}
+
 	add("subject", ev.AggregateID)
 	add("time", timestamp(ev))
 	add("partitionkey", ev.AggregateID)
 	add("aggregatetype", ev.AggregateType)
+
 	if parent := ev.Headers["traceparent"]; parent != "" { // tracestate means nothing without it
 		add("traceparent", parent)
 		add("tracestate", ev.Headers["tracestate"])
 	}
+
 	for _, h := range appendDeadLetter(nil, ev.DeadLetter) {
 		add(deadAttribute(h.Name), h.Value)
 	}
+
 	return all
 }
 
@@ -73,7 +81,8 @@ func deadAttribute(header string) string {
 // attributeNames are the names of all attributes that an event can have.
 func attributeNames() []string {
 	return []string{
-		"specversion", "id", "source", "type", "datacontenttype", "subject", "time", "partitionkey", "aggregatetype", "traceparent", "tracestate",
+		"specversion", "id", "source", "type", "datacontenttype", "subject", "time", "partitionkey", "aggregatetype",
+		"traceparent", "tracestate",
 		"deaddestination", "deaderror", "deadclass", "deadattempts", "deadsince", "deadtime", "deadreplay",
 	}
 }
@@ -100,6 +109,7 @@ func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 		if a.name == "datacontenttype" {
 			continue
 		}
+
 		value := a.value
 		if e.binding.PercentEncode {
 			value = percentEncode(value)
@@ -127,6 +137,7 @@ func (e *Encoder) structured(ev *delivery.Event) []byte {
 		body = appendJSONString(body, a.value)
 		body = append(body, ',')
 	}
+
 	switch {
 	case !hasData(ev):
 		body[len(body)-1] = '}' // in place of the last comma
@@ -139,6 +150,7 @@ func (e *Encoder) structured(ev *delivery.Event) []byte {
 		body = base64.StdEncoding.AppendEncode(body, ev.Payload)
 		body = append(body, '"')
 	}
+
 	return append(body, '}')
 }
 
@@ -170,6 +182,7 @@ func percentEncode(s string) string {
 	if plain {
 		return s
 	}
+
 	out := make([]byte, 0, len(s)+16)
 	for i := range len(s) {
 		if c := s[i]; mustEncode(c) {
@@ -178,7 +191,11 @@ func percentEncode(s string) string {
 			out = append(out, c)
 		}
 	}
+
 	return string(out)
 }
 
-func mustEncode(c byte) bool { return c <= ' ' || c == '"' || c == '%' || c >= 0x7f }
+func mustEncode(c byte) bool {
+	isPrintable := c > ' ' && c < 0x7f
+	return !isPrintable || c == '"' || c == '%'
+}

@@ -77,13 +77,15 @@ func checkFormat(c handlers.Message) error {
 	switch c.Format {
 	case "", handlers.FormatPayload:
 		if c.Source != "" {
-			return field.Errorf("cloudevents_source", "has no effect with format: payload: take it out, or set format: %s", handlers.FormatCloudEventsBinary)
+			return field.Errorf("cloudevents_source", "has no effect with format: payload: take it out, or set format: %s",
+				handlers.FormatCloudEventsBinary)
 		}
 		return nil
 	case handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured:
 		return checkSource(c.Source)
 	default:
-		return field.Errorf("format", "must be %s, %s or %s", handlers.FormatPayload, handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured)
+		return field.Errorf("format", "must be %s, %s or %s",
+			handlers.FormatPayload, handlers.FormatCloudEventsBinary, handlers.FormatCloudEventsStructured)
 	}
 }
 
@@ -150,15 +152,26 @@ func New(cfg handlers.Message, binding Binding) (*Encoder, error) {
 	if err := Validate(cfg); err != nil {
 		return nil, err
 	}
+
 	body, err := bodyTemplate(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	cfg = WithDefaults(cfg)
-	e := &Encoder{format: cfg.Format, source: cfg.Source, binding: binding, body: body, contentType: cfg.ContentType, json: isJSON(cfg.ContentType)}
+	e := &Encoder{
+		format:      cfg.Format,
+		source:      cfg.Source,
+		binding:     binding,
+		body:        body,
+		contentType: cfg.ContentType,
+		json:        isJSON(cfg.ContentType),
+	}
+
 	if e.source == "" {
 		e.source = defaultSource
 	}
+
 	return e, nil
 }
 
@@ -199,6 +212,7 @@ func describe(ev *delivery.Event) []Header {
 
 func appendDescription(all []Header, ev *delivery.Event, at string) []Header {
 	all = append(all, Header{HeaderID, ev.DedupeID()}, Header{HeaderType, ev.Type})
+
 	if ev.AggregateType != "" {
 		all = append(all, Header{HeaderAggregateType, ev.AggregateType})
 	}
@@ -211,6 +225,7 @@ func appendDescription(all []Header, ev *delivery.Event, at string) []Header {
 	if ev.Outbox != "" {
 		all = append(all, Header{HeaderOutbox, ev.Outbox})
 	}
+
 	return appendDeadLetter(all, ev.DeadLetter)
 }
 
@@ -219,11 +234,19 @@ func appendDeadLetter(all []Header, d *delivery.DeadLetter) []Header {
 	if d == nil {
 		return all
 	}
-	all = append(all, Header{HeaderDeadDestination, d.Destination}, Header{HeaderDeadError, d.Error}, Header{HeaderDeadClass, d.Class},
-		Header{HeaderDeadAttempts, strconv.Itoa(d.Attempts)}, Header{HeaderDeadSince, rfc3339(d.Since)}, Header{HeaderDeadTime, rfc3339(d.At)})
+
+	all = append(all,
+		Header{HeaderDeadDestination, d.Destination},
+		Header{HeaderDeadError, d.Error},
+		Header{HeaderDeadClass, d.Class},
+		Header{HeaderDeadAttempts, strconv.Itoa(d.Attempts)},
+		Header{HeaderDeadSince, rfc3339(d.Since)},
+		Header{HeaderDeadTime, rfc3339(d.At)})
+
 	if d.Replay > 0 {
 		all = append(all, Header{HeaderDeadReplay, strconv.Itoa(d.Replay)})
 	}
+
 	return slices.DeleteFunc(all, func(h Header) bool { return h.Value == "" })
 }
 
@@ -235,13 +258,17 @@ func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 	if len(ev.Headers) > 0 { // sorting none allocates as well
 		names = slices.Sorted(maps.Keys(ev.Headers))
 	}
+
 	for _, name := range names {
 		if !e.sendable(name) {
 			continue
 		}
-		name, value := whole(name), ev.Headers[name]
+
+		value := ev.Headers[name]
+		name = whole(name)
 		same := func(h Header) bool { return h.Name == name }
 		fold := func(h Header) bool { return strings.EqualFold(h.Name, name) }
+
 		switch {
 		// The names that consumers rely on must not appear in another spelling either.
 		case slices.ContainsFunc(all[:taken], fold), slices.ContainsFunc(all, same):
@@ -250,12 +277,14 @@ func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 			all = append(all, Header{name, value})
 		}
 	}
+
 	for i := range all {
 		all[i].Value = whole(all[i].Value)
 		if e.binding.HTTPFields {
 			all[i].Value = strings.Map(printable, all[i].Value)
 		}
 	}
+
 	return all
 }
 

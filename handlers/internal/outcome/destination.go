@@ -99,21 +99,26 @@ func (d *Destination) Describe(f Failure) (text string, cause error) {
 	if f.Text == "" && f.Err != nil {
 		f.Text = f.Err.Error()
 	}
+
 	// net/http repeats the address of a proxy with its password. Its error has no code, as a server's has.
 	if f.Err != nil && f.Code == nil && strings.Contains(f.Err.Error(), "invalid proxy address") {
 		f.Text = "HTTP_PROXY or HTTPS_PROXY is not a URL"
 	}
+
 	if f.Cure == "" {
 		f.Cure = d.TLS.Cure(f.Err)
 	}
+
 	text = d.Clean(f.Text)
 	if f.Cure != "" {
 		text += " (" + f.Cure + ")"
 	}
+
 	cause = d.cause(f)
 	if cause != nil && d.redact(cause.Error()) != cause.Error() {
 		cause = nil
 	}
+
 	return text, cause
 }
 
@@ -121,6 +126,7 @@ func (d *Destination) cause(f Failure) error {
 	if content, ok := errors.AsType[*contentError](f.Err); ok {
 		return content
 	}
+
 	if f.Code != nil {
 		return f.Code
 	}
@@ -133,11 +139,13 @@ func (d *Destination) cause(f Failure) error {
 	if dns, ok := errors.AsType[*net.DNSError](f.Err); ok {
 		return dns
 	}
+
 	for _, safe := range append(slices.Clip(d.Safe), ErrClosed) {
 		if errors.Is(f.Err, safe) {
 			return safe
 		}
 	}
+
 	return exhaust.Cause(f.Err)
 }
 
@@ -166,20 +174,24 @@ func (d *Destination) NoAnswer(ctx, within context.Context, maybe string, err er
 	if ctx.Err() != nil {
 		return d.Ended(ctx, maybe)
 	}
+
 	if maybe != "" {
 		maybe += ": "
 	}
 	if within.Err() != nil {
 		return delivery.Unavailable(fmt.Errorf("%s: %sno answer: %w", d.Name, maybe, context.Cause(within)))
 	}
+
 	err = WithoutURL(err)
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" || d.TLS.Cure(err) != "" {
 		maybe = "" // there was no connection
 	}
+
 	line := d.Line(Failure{Err: err, Text: maybe + err.Error()})
 	if delivery.IsUnauthorized(err) {
 		return delivery.Unauthorized(line)
 	}
+
 	return delivery.Unavailable(line)
 }
 

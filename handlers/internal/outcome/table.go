@@ -121,7 +121,8 @@ type Rule[C comparable] struct {
 // them. own reports that the place was made of the event.
 func (t Table[C]) Find(own bool, codes ...C) (class Class, cure string) {
 	for _, code := range codes {
-		if class, cure = t.first(own, func(known C) bool { return known == code }); class != Unknown {
+		class, cure = t.first(own, func(known C) bool { return known == code })
+		if class != Unknown {
 			return class, cure
 		}
 	}
@@ -159,11 +160,15 @@ func Answers(errs []error, answer func(error) error) []error {
 			continue
 		}
 		failed = true
-		if last == nil || last.Error() != err.Error() || IsContent(last) != IsContent(err) {
-			last, shared = err, answer(err)
+
+		isOther := last == nil || last.Error() != err.Error()
+		if isOther || IsContent(last) != IsContent(err) {
+			last = err
+			shared = answer(err)
 		}
 		errs[i] = shared
 	}
+
 	if !failed {
 		return nil
 	}

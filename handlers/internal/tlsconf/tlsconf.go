@@ -83,18 +83,22 @@ func certificate(c handlers.TLS, to *tls.Config, baseDir string) error {
 	if c.CertFile == "" {
 		return nil
 	}
+
 	cert, err := read(baseDir, c.CertFile)
 	if err != nil {
 		return field.Errorf("cert_file", "%w", err)
 	}
+
 	key, err := read(baseDir, c.KeyFile)
 	if err != nil {
 		return field.Errorf("key_file", "%w", err)
 	}
+
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return field.Errorf("cert_file", "does not go with key_file: %w", err)
 	}
+
 	to.Certificates = []tls.Certificate{pair}
 	return nil
 }
@@ -103,17 +107,21 @@ func read(baseDir, name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(baseDir, name)
 	}
+
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", err)
 	}
 	defer func() { _ = f.Close() }() // nothing was written
+
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", err)
 	}
+
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("has more than %d bytes: is it the right file?", maxFile)
 	}
+
 	return data, nil
 }

@@ -66,6 +66,7 @@ func (t *Source) Get(ctx context.Context) (string, error) {
 		}
 		return text, nil
 	}
+
 	return s.Text, nil
 }
 
@@ -73,11 +74,13 @@ func read(name, base string) (string, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(base, name)
 	}
+
 	f, err := os.Open(name)
 	if err != nil {
 		return "", err //nolint:wrapcheck // the caller names the setting
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
+
 	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	switch token := strings.TrimSpace(string(text)); {
 	case err != nil:

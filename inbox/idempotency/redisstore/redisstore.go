@@ -68,6 +68,7 @@ func (s *Store) Begin(ctx context.Context, c idempotency.Claim, lease time.Durat
 	if err != nil {
 		return idempotency.Entry{}, fmt.Errorf("redis: take an idempotency key: %w", err)
 	}
+
 	switch {
 	case reply[0] == "taken":
 		return idempotency.Entry{State: idempotency.Taken}, nil

@@ -26,6 +26,7 @@ const (
 // Run tests a store, which may be shared: each run uses new keys.
 func Run(t *testing.T, s idempotency.Store) {
 	t.Helper()
+
 	for name, test := range map[string]func(*testing.T, idempotency.Store){
 		"taken, in progress, done": testStates,
 		"asked again":              testRepeated,
@@ -63,15 +64,19 @@ func hash(s string) string {
 // begin checks the state of a key, and the fields that belong to it.
 func begin(t *testing.T, s idempotency.Store, c idempotency.Claim, lease time.Duration, want idempotency.Entry) {
 	t.Helper()
+
 	got, err := s.Begin(t.Context(), c, lease)
 	if err != nil {
 		t.Fatalf("Begin: %v", err)
 	}
+
 	if want.State == idempotency.Taken {
 		got.Fingerprint, got.Answer = "", nil // not needed
 	}
+
 	if got.State != want.State || got.Fingerprint != want.Fingerprint || !bytes.Equal(got.Answer, want.Answer) {
-		t.Fatalf("Begin found %v, %.8s, %.20q: want %v, %.8s, %.20q", got.State, got.Fingerprint, got.Answer, want.State, want.Fingerprint, want.Answer)
+		t.Fatalf("Begin found %v, %.8s, %.20q: want %v, %.8s, %.20q",
+			got.State, got.Fingerprint, got.Answer, want.State, want.Fingerprint, want.Answer)
 	}
 }
 
@@ -110,9 +115,11 @@ func takeOver(t *testing.T, s idempotency.Store, c idempotency.Claim) {
 		if err != nil {
 			t.Fatalf("Begin: %v", err)
 		}
+
 		if e.State == idempotency.Taken {
 			return
 		}
+
 		if time.Now().After(end) {
 			t.Fatalf("a lease of %s has lasted %s", short, patience)
 		}
@@ -136,12 +143,14 @@ func testStates(t *testing.T, s idempotency.Store) {
 func testRepeated(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	c := claims(2)
+
 	begin(t, s, c[0], long, taken)
 	begin(t, s, c[0], long, taken)
 	begin(t, s, c[1], long, inProgress(c[0]))
 	settle(t, s, c[0], finish("one", long), nil)
 	settle(t, s, c[0], finish("one", long), nil)
 	begin(t, s, c[1], long, done(c[0], "one"))
+
 	r := claims(2)
 	begin(t, s, r[0], long, taken)
 	settle(t, s, r[0], release(), nil)
@@ -183,14 +192,17 @@ func testLate(t *testing.T, s idempotency.Store) {
 	c := claims(3)
 	begin(t, s, c[0], short, taken)
 	takeOver(t, s, c[1])
+
 	for _, change := range []idempotency.Change{renew(long), release(), finish("late", long)} {
 		settle(t, s, c[0], change, idempotency.ErrLost)
 	}
+
 	begin(t, s, c[2], long, inProgress(c[1]))
 	settle(t, s, c[1], finish("one", long), nil)
 	for _, change := range []idempotency.Change{renew(long), release(), finish("late", long)} {
 		settle(t, s, c[0], change, idempotency.ErrLost)
 	}
+
 	begin(t, s, c[2], long, done(c[1], "one"))
 }
 
@@ -220,12 +232,14 @@ func testBytes(t *testing.T, s idempotency.Store) {
 	for i := range every {
 		every[i] = byte(i)
 	}
+
 	for _, answer := range []string{"", "\x00", "\xff\r\n", string(every)} {
 		c := claims(2)
 		begin(t, s, c[0], long, taken)
 		settle(t, s, c[0], finish(answer, long), nil)
 		begin(t, s, c[1], long, done(c[0], answer))
 	}
+
 	c := claims(2)
 	begin(t, s, c[0], long, taken)
 	settle(t, s, c[0], idempotency.Change{Action: idempotency.Finish, For: long}, nil)
@@ -239,6 +253,7 @@ func testMany(t *testing.T, s idempotency.Store) {
 	for range rounds {
 		c := claims(rivals + 1)
 		begin(t, s, c[rivals], short, taken)
+
 		var mu sync.Mutex
 		var owners []idempotency.Claim
 		var wg sync.WaitGroup
@@ -255,12 +270,14 @@ func testMany(t *testing.T, s idempotency.Store) {
 						owners = append(owners, rival)
 						mu.Unlock()
 					}
+
 					if e.State == idempotency.Taken || e.Fingerprint != c[rivals].Fingerprint {
 						return
 					}
 				}
 			})
 		}
+
 		wg.Wait()
 		if len(owners) != 1 {
 			t.Fatalf("%d of %d have the key", len(owners), rivals)
@@ -274,9 +291,11 @@ func testContext(t *testing.T, s idempotency.Store) {
 	if _, local := s.(*idempotency.Memory); local {
 		t.Skip("it calls no server")
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c := claims(1)[0]
+
 	if _, err := s.Begin(ctx, c, long); !errors.Is(err, context.Canceled) {
 		t.Errorf("Begin: %v", err)
 	}
