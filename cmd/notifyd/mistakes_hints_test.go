@@ -54,7 +54,7 @@ func TestSecondRelayOfHost(t *testing.T) {
 	}
 	defer func() { _ = other.Close() }()
 	config := file(t, fmt.Sprintf("version: 1\ndatabase: {url: %q}\nadmin: {listen: %q}\ndestinations: {a: {type: log}}\nroutes: [{match: '*', to: a}]\n", database(t), other.Addr()))
-	if got := invoke(t, "run", "-c", config); got.code == 0 || !strings.Contains(got.stderr, "give each relay of a host its own address in admin.listen") {
+	if got := invoke(t, "run", "-c", config); got.code == 0 || !strings.Contains(got.stderr, "another process has this port, perhaps another relay: give each program of a host its own address") {
 		t.Errorf("%+v", got)
 	}
 }
