@@ -16,7 +16,7 @@ import (
 )
 
 // mostPublicPackages bounds what a user of the library has to look through.
-const mostPublicPackages = 32
+const mostPublicPackages = 30
 
 // nameless are types of internal packages in public declarations that a program outside can do without.
 var nameless = map[string]string{

@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe/admin"
-	"github.com/notifyd/notifyd/observe/admin/console"
 )
 
 // embed runs a relay of this process, as a program with the library does, until the test ends.
@@ -129,7 +128,7 @@ func TestEmbeddedConsole(t *testing.T) {
 	at := buried(t, 1)
 	execute(t, at, `UPDATE outbox_deliveries SET destination = 'audit'`)
 	relay := embed(t, at, notifyd.Destination{Name: "audit", Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })})
-	h, err := admin.New(admin.Config{Prefix: "/ops", Token: handlers.NewSecret(token), Console: console.Config{}}, relay)
+	h, err := admin.New(admin.Config{Prefix: "/ops", Token: handlers.NewSecret(token), Console: &admin.Console{}}, relay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +169,7 @@ func TestEmbeddedConsoleOfSeveral(t *testing.T) {
 		relay := embedAs(t, database(t), name, notifyd.Destination{Name: "of-" + name, Handler: delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })})
 		relays = append(relays, relay)
 	}
-	h, err := admin.New(admin.Config{Prefix: "/ops", Token: handlers.NewSecret(token), Console: console.Config{ReadOnly: true}}, relays...)
+	h, err := admin.New(admin.Config{Prefix: "/ops", Token: handlers.NewSecret(token), Console: &admin.Console{ReadOnly: true}}, relays...)
 	if err != nil {
 		t.Fatal(err)
 	}

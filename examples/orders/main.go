@@ -23,7 +23,6 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 )
 
 // Timeouts of the server. A client that is cut off repeats its request.
@@ -147,7 +146,9 @@ func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys 
 	}
 	o.ContextTimeoutEnabled = true // otherwise a Redis that hangs would delay requests
 	client := redis.NewClient(o)
-	keys, err = redisstore.New(client, "orders:")
+	keys, err = idempotency.NewRedis(func(ctx context.Context, script string, keys []string, args ...any) ([]string, error) {
+		return redis.NewScript(script).Run(ctx, client, keys, args...).StringSlice()
+	}, "orders:")
 	return keys, func() { _ = client.Close() }, err
 }
 

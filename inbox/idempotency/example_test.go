@@ -18,7 +18,7 @@ func Example() {
 		_, _ = fmt.Fprintf(w, "order %d", orders)
 	}
 	once, err := idempotency.New(idempotency.Options{
-		Store: idempotency.NewMemory(), // NewPostgres or redisstore.New in production
+		Store: idempotency.NewMemory(), // NewPostgres or NewRedis in production
 		Scope: func(r *http.Request) (string, bool) {
 			user, _, ok := r.BasicAuth() // the user that authentication has found
 			return user, ok

@@ -12,8 +12,8 @@
 //	missing or malformed  400
 //
 // An answer leaves only after it is stored, so that clients never see two answers
-// of one key. The keys are in PostgreSQL, see [NewPostgres], or in Redis, see package
-// idempotency/redisstore. This package imports the standard library only.
+// of one key. The keys are in PostgreSQL, see [NewPostgres], or in Redis, see [NewRedis].
+// This package imports the standard library only.
 //
 // # Guarantees and limits
 //

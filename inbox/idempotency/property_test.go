@@ -17,7 +17,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
@@ -57,7 +56,7 @@ func redisServer(tb testing.TB) place {
 	tb.Cleanup(func() { _ = victims.Close() })
 	killer := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: 1})
 	tb.Cleanup(func() { _ = killer.Close() })
-	s, err := redisstore.New(victims, "")
+	s, err := idempotency.NewRedis(scriptsOf(victims), "")
 	if err != nil {
 		tb.Fatal(err)
 	}

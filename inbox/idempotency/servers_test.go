@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
-	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
@@ -42,7 +41,7 @@ func ownRedis(tb testing.TB) server {
 	s := testenv.OwnRedis(tb)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true})
 	tb.Cleanup(func() { _ = client.Close() })
-	store, err := redisstore.New(client, "")
+	store, err := idempotency.NewRedis(scriptsOf(client), "")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -6,7 +6,7 @@
 //   - /readyz answers 200 while the relay works, and with ?verbose lists the checks;
 //   - /metrics has the metrics of package observe/metrics;
 //   - /version is the version of the program;
-//   - /console/ is the web console, if Config.Console is set. It is in package admin/console: other programs do not link it.
+//   - /console/ is the web console, if Config.Console is set.
 //
 // With Config.Token, /metrics, /version and the details of /readyz need the header Authorization: Bearer TOKEN. Without it they
 // are open to every client that reaches the handler, and a console is refused. A request over loopback must then name this
@@ -40,39 +40,16 @@ type Config struct {
 	Token handlers.Secret
 	// Metrics has other metrics to serve at /metrics, such as prometheus.DefaultGatherer; nil for none.
 	Metrics prometheus.Gatherer
-	// Console is the web console, a console.Config of package admin/console; nil for none.
-	Console Console
+	// Console is the web console; nil for none.
+	Console *Console
 	// Logger gets the logins and the actions at the console; nil for none.
 	Logger *slog.Logger
-}
-
-// Console opens a web console. The type Config of package admin/console is one.
-type Console interface {
-	// Open returns the console of a handler with these settings. It refuses mistakes in its own.
-	Open(setup Setup) (OpenConsole, error)
-}
-
-// Setup has the settings of a [Handler] that its console has, too.
-type Setup struct {
-	Prefix  string
-	Token   handlers.Secret
-	Version string
-	Logger  *slog.Logger
-	// Relays are the relays of the handler. If there are several, each has a different Config.Outbox.
-	Relays []*notifyd.Relay
-}
-
-// OpenConsole is a console that serves /console/ below the prefix.
-type OpenConsole interface {
-	http.Handler
-	// Close ends the streams of all viewers, and replays that are under way.
-	Close()
 }
 
 // Handler serves the endpoints. It is safe for concurrent use.
 type Handler struct {
 	http    http.Handler
-	console OpenConsole // nil for none
+	console *runningConsole // nil for none
 	relays  []*notifyd.Relay
 	stop    context.CancelFunc
 }
@@ -102,8 +79,8 @@ func New(cfg Config, relays ...*notifyd.Relay) (*Handler, error) {
 		serve.Token = admin.NewVerifier(cfg.Token)
 	}
 	if cfg.Console != nil {
-		setup := Setup{Prefix: cfg.Prefix, Token: cfg.Token, Version: serve.Version, Logger: cfg.Logger, Relays: relays}
-		if h.console, err = cfg.Console.Open(setup); err != nil {
+		h.console, err = cfg.Console.open(&cfg, serve.Version, relays)
+		if err != nil {
 			stop()
 			return nil, fmt.Errorf("admin: %w", err)
 		}
@@ -144,7 +121,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.http.Ser
 func (h *Handler) Close() {
 	h.stop()
 	if h.console != nil {
-		h.console.Close()
+		h.console.close()
 	}
 }
 

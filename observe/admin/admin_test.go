@@ -21,7 +21,6 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/observe/admin"
-	"github.com/notifyd/notifyd/observe/admin/console"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -179,11 +178,11 @@ func TestHandlerMistakes(t *testing.T) {
 		`the outbox "north" of several relays: give each relay a Config.Outbox of its own`: {relays: []*notifyd.Relay{one, other}},
 		"Prefix: must be a path":                       {admin.Config{Prefix: "ops/"}, []*notifyd.Relay{one}},
 		"Token: is shorter than 16 characters":         {admin.Config{Token: handlers.NewSecret("tiny")}, []*notifyd.Relay{one}},
-		"without a Token it would admit every":         {admin.Config{Console: console.Config{}}, []*notifyd.Relay{one}},
-		"ReadOnlyToken: is the Token":                  {admin.Config{Token: secret, Console: console.Config{ReadOnlyToken: secret}}, []*notifyd.Relay{one}},
-		"ReadOnlyToken: is shorter than 16 characters": {admin.Config{Token: secret, Console: console.Config{ReadOnlyToken: handlers.NewSecret("tiny")}}, []*notifyd.Relay{one}},
-		"ActorHeader: needs TrustedProxies":            {admin.Config{Token: secret, Console: console.Config{ActorHeader: "X-User"}}, []*notifyd.Relay{one}},
-		"ActorHeader: Cookie holds a secret":           {admin.Config{Token: secret, Console: console.Config{ActorHeader: "Cookie"}}, []*notifyd.Relay{one}},
+		"without a Token it would admit every":         {admin.Config{Console: &admin.Console{}}, []*notifyd.Relay{one}},
+		"ReadOnlyToken: is the Token":                  {admin.Config{Token: secret, Console: &admin.Console{ReadOnlyToken: secret}}, []*notifyd.Relay{one}},
+		"ReadOnlyToken: is shorter than 16 characters": {admin.Config{Token: secret, Console: &admin.Console{ReadOnlyToken: handlers.NewSecret("tiny")}}, []*notifyd.Relay{one}},
+		"ActorHeader: needs TrustedProxies":            {admin.Config{Token: secret, Console: &admin.Console{ActorHeader: "X-User"}}, []*notifyd.Relay{one}},
+		"ActorHeader: Cookie holds a secret":           {admin.Config{Token: secret, Console: &admin.Console{ActorHeader: "Cookie"}}, []*notifyd.Relay{one}},
 	} {
 		h, err := admin.New(c.cfg, c.relays...)
 		if h != nil || err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), token) {
@@ -225,7 +224,7 @@ func TestShutdown(t *testing.T) {
 	t.Parallel()
 	relay := newRelay(t, testdb.URL(t, testdb.Tables{}), notifyd.Config{})
 	begin(t, relay)
-	h, err := admin.New(admin.Config{Token: handlers.NewSecret(token), Console: console.Config{}}, relay)
+	h, err := admin.New(admin.Config{Token: handlers.NewSecret(token), Console: &admin.Console{}}, relay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +304,7 @@ func okay(code int) error {
 	return nil
 }
 
-// TestLinked: a program gets what it uses: no console without admin/console, no profiles, and no endpoints with the relay.
+// TestLinked: a program gets what it uses: no profiles and no commands with the endpoints, and no endpoints with the relay.
 func TestLinked(t *testing.T) {
 	t.Parallel()
 	links := func(pkg string) []string {
@@ -317,9 +316,8 @@ func TestLinked(t *testing.T) {
 	}
 	const module = "github.com/notifyd/notifyd"
 	for pkg, without := range map[string][]string{
-		module:                            {module + "/observe/admin", module + "/internal/admin", module + "/internal/console", "github.com/prometheus/client_golang/prometheus", "net/http"},
-		module + "/observe/admin":         {module + "/internal/console", "net/http/pprof", "html/template"},
-		module + "/observe/admin/console": {"net/http/pprof", module + "/internal/config", "github.com/spf13/cobra"},
+		module:                    {module + "/observe/admin", module + "/internal/admin", module + "/internal/console", "github.com/prometheus/client_golang/prometheus", "net/http"},
+		module + "/observe/admin": {"net/http/pprof", module + "/internal/config", "github.com/spf13/cobra"},
 	} {
 		all := links(pkg)
 		for _, other := range without {

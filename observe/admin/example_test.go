@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe/admin"
-	"github.com/notifyd/notifyd/observe/admin/console"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -83,7 +82,7 @@ func serve(server *http.Server, relay *notifyd.Relay, token string) error {
 		Prefix:  "/ops",
 		Token:   handlers.NewSecret(token),
 		Metrics: prometheus.DefaultGatherer, // those of your program, at the same address
-		Console: console.Config{},           // leave it out for health and metrics alone
+		Console: &admin.Console{},           // leave it out for health and metrics alone
 		Logger:  slog.Default(),
 	}, relay)
 	if err != nil {

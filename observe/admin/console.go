@@ -1,9 +1,4 @@
-// Package console is the web console of a Go program's relays: give a [Config] to package admin.
-//
-// It shows the activity, the backlog and the failures of the relays, and offers the actions of docs/console.md: pause a
-// destination, replay or discard dead letters, move a position. People log in with the token of admin.Config. Forms of other
-// sites are refused, and no resource comes from elsewhere.
-package console
+package admin
 
 import (
 	"context"
@@ -14,13 +9,16 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers"
-	guard "github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/console"
-	"github.com/notifyd/notifyd/observe/admin"
 )
 
-// Config has the settings of a console. The zero Config shows everything and offers all actions.
-type Config struct {
+// Console has the settings of the web console. The zero Console shows everything and offers all actions.
+//
+// It shows the activity, the backlog and the failures of the relays, and offers the actions of docs/console.md: pause a
+// destination, replay or discard dead letters, move a position. People log in with Config.Token. Forms of other sites are
+// refused, and no resource comes from elsewhere.
+type Console struct {
 	// ReadOnly refuses every action.
 	ReadOnly bool
 	// ReadOnlyToken is a second token to log in with, of 16 characters or more: that login shows everything and changes nothing.
@@ -34,49 +32,50 @@ type Config struct {
 	TrustedProxies []netip.Prefix
 }
 
-// Open implements admin.Console. The console uses the pools of the relays, of each at most a connection per page that is being
-// loaded; it queries every 15 s, and every 3 s while someone looks at a page.
-func (c Config) Open(setup admin.Setup) (admin.OpenConsole, error) {
-	if err := c.validate(setup.Token); err != nil {
+// open returns the running console of a handler. It uses the pools of the relays, of each at most a connection per page that
+// is being loaded; it queries every 15 s, and every 3 s while someone looks at a page.
+func (c *Console) open(of *Config, version string, relays []*notifyd.Relay) (*runningConsole, error) {
+	if err := c.validate(of.Token); err != nil {
 		return nil, err
 	}
+
 	cfg := console.Config{
-		Prefix: setup.Prefix, Many: len(setup.Relays) > 1, Token: guard.NewVerifier(setup.Token), ReadOnly: c.ReadOnly, HidePayloads: c.HidePayloads,
-		Actor: console.ActorHeader{Name: c.ActorHeader, Proxies: c.TrustedProxies}, Version: setup.Version, Log: setup.Logger,
+		Prefix: of.Prefix, Many: len(relays) > 1, Token: admin.NewVerifier(of.Token), ReadOnly: c.ReadOnly, HidePayloads: c.HidePayloads,
+		Actor: console.ActorHeader{Name: c.ActorHeader, Proxies: c.TrustedProxies}, Version: version, Log: of.Logger,
 	}
 	if !c.ReadOnlyToken.IsZero() {
-		cfg.ReadOnlyToken = guard.NewVerifier(c.ReadOnlyToken)
+		cfg.ReadOnlyToken = admin.NewVerifier(c.ReadOnlyToken)
 	}
 	pages, err := console.New(cfg)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the package
 	}
-	for _, r := range setup.Relays {
+	for _, r := range relays {
 		if err := pages.Add(nameOf(r, cfg.Many), outboxOf(r, cfg.Many)); err != nil {
 			return nil, err //nolint:wrapcheck // the same
 		}
 	}
-	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
-	running := &runs{Console: pages, stop: stop}
-	running.work.Go(func() { pages.Run(ctx) })
 
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
+	running := &runningConsole{Console: pages, stop: stop}
+	running.work.Go(func() { pages.Run(ctx) })
 	return running, nil
 }
 
 // validate returns every mistake in c, joined. A console without a token is a mistake, too.
-func (c Config) validate(token handlers.Secret) error {
-	errs := []error{guard.CheckToken("ReadOnlyToken", c.ReadOnlyToken)}
+func (c *Console) validate(token handlers.Secret) error {
+	errs := []error{admin.CheckToken("ReadOnlyToken", c.ReadOnlyToken)}
 	switch {
 	case token.IsZero():
-		errs = append(errs, errors.New("without a Token it would admit every client: set the one of admin.Config"))
+		errs = append(errs, errors.New("without a Token it would admit every client: set the one of Config"))
 	case token.Reveal() == c.ReadOnlyToken.Reveal():
 		errs = append(errs, errors.New("ReadOnlyToken: is the Token, whose logins may act: create another one"))
 	}
 	if c.ActorHeader != "" {
-		errs = append(errs, guard.CheckActorHeader("ActorHeader", c.ActorHeader))
+		errs = append(errs, admin.CheckActorHeader("ActorHeader", c.ActorHeader))
 	}
 	for _, network := range c.TrustedProxies {
-		if err := guard.CheckProxy(network); err != nil {
+		if err := admin.CheckProxy(network); err != nil {
 			errs = append(errs, fmt.Errorf("TrustedProxies: %s %w", network, err))
 		}
 	}
@@ -107,21 +106,21 @@ func outboxOf(r *notifyd.Relay, many bool) console.Outbox {
 		Pool: r.Pool(), Schema: cfg.Schema, DeleteEvents: cfg.Retention.Keep == 0,
 	}}
 	if many {
-		shown.Trouble = func() error { return guard.Works(r) }
+		shown.Trouble = func() error { return admin.Works(r) }
 	}
 	return shown
 }
 
-// runs is a console that runs until Close.
-type runs struct {
+// runningConsole is a console that runs until close.
+type runningConsole struct {
 	*console.Console
 
 	stop context.CancelFunc
 	work sync.WaitGroup
 }
 
-// Close implements admin.OpenConsole.
-func (r *runs) Close() {
+// close ends the streams of all viewers, and replays that are under way.
+func (r *runningConsole) close() {
 	r.stop()
 	r.work.Wait()
 }

@@ -1,6 +1,7 @@
-package redisstore_test
+package idempotency_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -9,14 +10,18 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
-	"github.com/notifyd/notifyd/inbox/idempotency/redisstore"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// scriptsOf runs scripts by a client.
+func scriptsOf(client *redis.Client) idempotency.RedisScript {
+	return func(ctx context.Context, script string, keys []string, args ...any) ([]string, error) {
+		return redis.NewScript(script).Run(ctx, client, keys, args...).StringSlice()
+	}
+}
 
-// open returns a store, and a client to inspect its keys.
-func open(tb testing.TB) (*redisstore.Store, *redis.Client, string) {
+// openRedis returns a store, and a client to inspect its keys.
+func openRedis(tb testing.TB) (*idempotency.Redis, *redis.Client, string) {
 	tb.Helper()
 	place := testenv.Redis(tb)
 	o, err := redis.ParseURL(place.URL)
@@ -26,23 +31,23 @@ func open(tb testing.TB) (*redisstore.Store, *redis.Client, string) {
 	o.ContextTimeoutEnabled = true
 	client := redis.NewClient(o)
 	tb.Cleanup(func() { _ = client.Close() })
-	s, err := redisstore.New(client, place.Name+":")
+	s, err := idempotency.NewRedis(scriptsOf(client), place.Name+":")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return s, client, place.Name + ":"
 }
 
-func TestStore(t *testing.T) {
+func TestRedisStore(t *testing.T) {
 	t.Parallel()
-	s, _, _ := open(t)
+	s, _, _ := openRedis(t)
 	storetest.Run(t, s)
 }
 
 // TestNothingStaysForEver: every key has a time to live in every state.
 func TestNothingStaysForEver(t *testing.T) {
 	t.Parallel()
-	s, client, prefix := open(t)
+	s, client, prefix := openRedis(t)
 	c := idempotency.Claim{Key: "k", Token: "t", Fingerprint: "f"}
 	ttl := func(step string, most time.Duration) {
 		t.Helper()
@@ -70,17 +75,12 @@ func TestNothingStaysForEver(t *testing.T) {
 	}
 }
 
-func TestMistakes(t *testing.T) {
+func TestRedisMistakes(t *testing.T) {
 	t.Parallel()
-	if _, err := redisstore.New(nil, ""); err == nil {
-		t.Error("no client")
+	if _, err := idempotency.NewRedis(nil, ""); err == nil {
+		t.Error("no function")
 	}
-	deaf := redis.NewClient(&redis.Options{})
-	t.Cleanup(func() { _ = deaf.Close() })
-	if _, err := redisstore.New(deaf, ""); err == nil {
-		t.Error("a client that ignores contexts")
-	}
-	s, client, prefix := open(t)
+	s, client, prefix := openRedis(t)
 	if err := client.Set(t.Context(), prefix+"k", "something else", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
