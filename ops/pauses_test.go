@@ -18,7 +18,8 @@ func TestPauses(t *testing.T) {
 	if all, err := d.store.Pauses(t.Context()); err != nil || len(all) != 0 {
 		t.Fatalf("after a dry run: %v, %v", all, err)
 	}
-	for _, a := range []ops.Action{{Actor: "ann"}, {Actor: "ben", Reason: "it moves"}} {
+	// A pause without a reason does not erase that of another person.
+	for _, a := range []ops.Action{{Actor: "ann"}, {Actor: "ben", Reason: "it moves"}, {Actor: "cleo"}} {
 		if err := d.store.Pause(t.Context(), "mail", a); err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +43,7 @@ func TestPauses(t *testing.T) {
 		t.Errorf("a dry run: %v, %v", was, err)
 	}
 	d.expect("audit", `SELECT concat_ws(' ', action, CASE WHEN actor = session_user THEN 'the role' ELSE actor END, destination, details->>'reason') FROM outbox_audit ORDER BY id`,
-		"pause ann mail", "pause ben mail it moves", "pause the role audit", "resume ann mail done")
+		"pause ann mail", "pause ben mail it moves", "pause cleo mail", "pause the role audit", "resume ann mail done")
 	for _, bad := range []ops.Action{{Actor: "a\x00"}, {Reason: strings.Repeat("x", 1001)}, {Reason: strings.Repeat("x", 1001), DryRun: true}} {
 		if err := d.store.Pause(t.Context(), "mail", bad); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("%+v: %v", bad, err)

@@ -36,12 +36,14 @@ func CheckPause(destination string, p observe.Pause) error {
 	return nil
 }
 
-// SetPause pauses a destination for all relays. A destination that is already paused gets the new reason. The time of
-// p is ignored: the database sets it. The schema has the tables.
+// SetPause pauses a destination for all relays. A destination that is already paused gets the new reason and the name of the
+// person, and keeps both if there is no new reason. The time of p is ignored: the database sets it. The schema has the tables.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
-	tag, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
-		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason,
-			database_user = excluded.database_user`,
+	tag, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` AS p (destination, paused_by, reason) VALUES ($1, $2, $3)
+		ON CONFLICT (destination) DO UPDATE SET
+			paused_by = CASE excluded.reason WHEN '' THEN p.paused_by ELSE excluded.paused_by END,
+			database_user = CASE excluded.reason WHEN '' THEN p.database_user ELSE excluded.database_user END,
+			reason = CASE excluded.reason WHEN '' THEN p.reason ELSE excluded.reason END`,
 		destination, p.By, p.Reason)
 	return cmp.Or(err, session.CheckChanged("pause", tag.RowsAffected(), 1))
 }
