@@ -396,7 +396,6 @@ const hurryAfter = time.Millisecond
 // wait returns when the fast lanes have answered, when the lock budget ends, or when this claimer is needed
 // elsewhere: an event that a notification has just named must not wait for the handlers of another event.
 func (c *claimer) wait(held *claim) {
-
 	begin, lockBudget := time.Now(), c.e.limits.LockBudget
 	budget := time.NewTimer(lockBudget)
 	defer budget.Stop()

@@ -104,7 +104,6 @@ func (k *Maintenance) TakeOver(ctx context.Context, mine func() deliveries.Token
 
 func (k *Maintenance) takeOverSome(ctx context.Context, mine func() deliveries.Tokens) (n int, err error) {
 	err = k.Do(ctx, "take over leases", func(ctx context.Context, c *session.Conn) error {
-
 		own := 0
 		var refused error
 		if k.checked != c.Conn {

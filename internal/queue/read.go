@@ -84,7 +84,6 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 		}
 		return err
 	})
-
 	if err != nil {
 		return Claimed{}, err
 	}

@@ -284,7 +284,6 @@ func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 
 // sweepQueryLocked continues the common sweep, if any lane has capacity for its events.
 func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
-
 	if s.sweep.start(now) && s.sweep.kind == sweepFull && s.sweep.cursor == beforeAll {
 		for _, g := range s.lagged {
 			g.rewind(beforeAll) // new events may be behind these positions
@@ -396,7 +395,6 @@ func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
 	g := s.lagged[q.lane]
 	if g == nil {
 		return
-
 	}
 	if g.after < q.After {
 		return // a full sweep began since
@@ -439,7 +437,6 @@ func (s *scheduler) wantedLocked() map[string]int {
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
-
 		if s.lagged[l] == nil {
 			most = max(most, l.Capacity(false))
 		}
@@ -619,7 +616,6 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 // failedLocked schedules another search for the failed query's work. After a lost connection the full sweep finds all
 // rows that were locked. A query that took too long is repeated with a smaller bound, and requests no larger one.
 func (s *scheduler) failedLocked(q *Query, err error) {
-
 	// The payloads may have been too large to read in time; successful claims correct this.
 	s.rowSize.Failed()
 	switch q.Source {
@@ -646,7 +642,6 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 }
 
 func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
-
 	now := time.Now()
 	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
 	if s.idLimit.ids > 0 {

@@ -200,7 +200,6 @@ func again(ctx context.Context, tx querier, rows []deliveries.Ref, statements ..
 // and will be claimed again. After a refused settlement, settleLost fails until the database would accept the whole
 // settlement, because later claims could not be settled either.
 func (s *Session) settleLost(ctx context.Context, settlement *Settlement) error {
-
 	rest := settlement.lost()
 	if rest.Empty() && !s.refused {
 		return nil
@@ -253,7 +252,6 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 // were, so the commit of such a settlement waits for the results. Before the savepoint are the locks of the claim: a
 // refused statement does not unlock the rows. Deferred constraints are checked before the COMMIT, which would unlock them.
 func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
-
 	together := len(settlement.Put) == 0
 	err := s.send(ctx, func(send sendFunc) {
 		if !settlement.Empty() {
@@ -289,7 +287,6 @@ func unlocked(send sendFunc) sendFunc {
 // send sends statements in one flight, and returns when all have results. It returns a [session.IgnoredError] if a
 // statement has changed fewer rows than it should.
 func (s *Session) send(ctx context.Context, queue func(sendFunc)) error {
-
 	expected := s.changes[:0]
 	f, err := s.fly(ctx, func(f *flight) {
 		queue(func(name string, rows int, args ...[]byte) {

@@ -126,11 +126,12 @@ func TestRefusalUnlocksNothing(t *testing.T) {
 			if err := <-settled; err != nil {
 				t.Fatal(err)
 			}
-			if remove {
+			switch {
+			case remove:
 				d.expect("the referenced event stays", events, "2 done t")
-			} else if len(refused) != 1 || refused[0].Item.EventID != 2 {
+			case len(refused) != 1 || refused[0].Item.EventID != 2:
 				t.Errorf("refused %v", refused)
-			} else {
+			default:
 				d.expect("the others are recorded", events, "1 done t", "2 fresh f", "3 done t", "4 done t")
 			}
 		})

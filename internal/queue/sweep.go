@@ -204,7 +204,6 @@ type restart struct{ head, last int64 }
 
 // examine processes the snapshot of a claim of the common sweep.
 func (s *sweep) examine(now time.Time, q *Query, c *Claimed) {
-
 	s.xmin, s.writers.ended = c.Xmin, c.Xmin
 	if q.OpenWriters {
 		s.rewindEnded(c.Open)
@@ -250,7 +249,6 @@ func (s *sweep) skipOpen(open []uint64) {
 // before is the head before the sequence was read. The state becomes that of a new relay.
 func (s *sweep) restarted(q *Query, c *Claimed) *restart {
 	if !q.OpenWriters || !s.writers.belowNear {
-
 		return nil
 	}
 	s.writers.belowNear = false
@@ -294,7 +292,6 @@ func (s *sweep) wait(now time.Time) {
 
 // swept records the result of a claim of the common sweep.
 func (s *sweep) swept(now time.Time, q Query, c *Claimed) {
-
 	n := len(c.Work)
 	s.examine(now, &q, c)
 
@@ -325,7 +322,6 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) {
 
 // ended closes a run that found nothing more to claim. cost is the duration of its last claim.
 func (s *sweep) ended(now time.Time, cost time.Duration) {
-
 	s.active = false
 	stretch := time.Duration(float64(cost) / sweepShare)
 

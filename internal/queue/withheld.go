@@ -179,7 +179,6 @@ func (h *withheldRows) keep(ctx context.Context, c *claim, s *Settlement) {
 
 // addLocked records that the outcome of a row was refused. The leases of deliveries that run are not written.
 func (h *withheldRows) addLocked(ctx context.Context, c *claim, r deliveries.Ref, s *Settlement, err error) {
-
 	row := h.rows[r]
 	if row == nil {
 		row = &withheldRow{pauses: withheld.Pauses(), err: errTaken}

@@ -58,7 +58,6 @@ type Query struct {
 
 // String describes the query, for tests and logs.
 func (q Query) String() string {
-
 	own := ""
 	if q.lane != nil {
 		own = " for " + q.lane.Destination().Name
