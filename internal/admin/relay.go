@@ -69,6 +69,7 @@ func RelayChecks(ready <-chan struct{}, relay Relay) []Check {
 			case h.Stopped != nil:
 				return errors.New("not checked after the relay has stopped")
 			}
+
 			l := relay.Stats().Listener
 			if l == nil || l.Listening && l.Trouble == nil {
 				return nil

@@ -61,7 +61,8 @@ func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
 	f.Events = nil
 	var after ops.DeliveryRef
 	if q.Has("after") {
-		if after, err = letterOf(q.Get("after")); err != nil {
+		after, err = letterOf(q.Get("after"))
+		if err != nil {
 			return err
 		}
 	}
@@ -159,7 +160,8 @@ func (o *outbox) confirm(w http.ResponseWriter, r *http.Request, v viewer) error
 	if err != nil {
 		return err
 	}
-	if b.Count = counted.Matched; b.Count == 0 {
+	b.Count = counted.Matched
+	if b.Count == 0 {
 		return failure{http.StatusConflict, "These dead letters are gone: another person has replayed or discarded them."}
 	}
 	f.All = false // an empty filter lists all
@@ -200,15 +202,19 @@ func (o *outbox) discard(w http.ResponseWriter, r *http.Request, v viewer) error
 	if r.PostForm.Get("sure") != "yes" {
 		return badRequest("Discarding cannot be undone: go back, and tick that you are sure.")
 	}
+
 	f, reason, err := o.chosenNow(r)
 	if err != nil {
 		return err
 	}
+
 	// The server's limit is for pages.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // without it, the limit stays
+
 	// A browser that leaves does not stop the action half-way.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actionTimeout)
 	defer cancel()
+
 	finished := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() { // a daemon that stops does not wait for the action
@@ -218,20 +224,25 @@ func (o *outbox) discard(w http.ResponseWriter, r *http.Request, v viewer) error
 		case <-finished:
 		}
 	})
+
 	result, err := o.tables.Load().client.DiscardDeadLetters(ctx, f, ops.BulkAction{Actor: v.by(), Reason: reason})
 	close(finished)
 	watch.Wait()
+
 	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
+
 	o.cfg.Log.InfoContext(ctx, "console action", "action", "discarded", "destination", f.Destination,
 		"fingerprint", f.Fingerprint, "letters", result.Done, "actor", v.by(), "remote", r.RemoteAddr)
+
 	q := queryOf(f)
 	q.Set("done", "discarded")
 	q.Set("n", strconv.FormatInt(result.Done, 10))
 	if left := result.Matched - result.Done; left > 0 {
 		q.Set("left", strconv.FormatInt(left, 10))
 	}
+
 	target := o.base + "dead?"
 	switch list := r.PostForm.Get("list"); {
 	case len(f.Events) == 1:
@@ -242,13 +253,15 @@ func (o *outbox) discard(w http.ResponseWriter, r *http.Request, v viewer) error
 		q.Del("type")
 		q.Del("fingerprint")
 	}
+
 	http.Redirect(w, r, target+q.Encode(), http.StatusSeeOther) //nolint:gosec // localPath made it
 	return nil
 }
 
 // chosenNow reads which letters a form selects for an action, and why, and checks the number that was confirmed.
 func (o *outbox) chosenNow(r *http.Request) (f ops.DeadLetterFilter, reason string, err error) {
-	if f, err = chosen(r.PostForm); err != nil {
+	f, err = chosen(r.PostForm)
+	if err != nil {
 		return f, "", err
 	}
 	reason = r.PostForm.Get("reason")
@@ -260,7 +273,8 @@ func (o *outbox) chosenNow(r *http.Request) (f ops.DeadLetterFilter, reason stri
 
 // chosen reads which letters a form selects: some of them, those of events at a destination, or with "all" those of a filter.
 func chosen(form url.Values) (f ops.DeadLetterFilter, err error) {
-	if f, err = filterOf(form); err != nil {
+	f, err = filterOf(form)
+	if err != nil {
 		return f, err
 	}
 	switch {

@@ -86,37 +86,44 @@ func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if body == nil {
 		return notFound("There is no such stream.")
 	}
+
 	done, ok := o.streams.open(v)
 	if !ok {
 		return failure{http.StatusServiceUnavailable, "Too many pages are open. Close some, or reload this page to see its figures."}
 	}
 	defer done()
+
 	control := http.NewResponseController(w)
 	// The server's own limits are for answers that end. Middleware of a program may hide them.
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("stream: %w", err)
 	}
+
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
 	defer o.sampler.addViewer()()
+
 	key := strings.Join([]string{page, strconv.FormatBool(readOnly), subject}, "\x00")
 	for {
 		if _, open := o.door.sessions.find(v.session, time.Now()); !open && o.cfg.Token != nil {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
 			return nil
 		}
+
 		snap, changed := o.sampler.next()
 		text, err := o.drawn.get(changed, key, func() ([]byte, error) { return o.draw(page, "live", body(snap)) })
 		if err != nil {
 			o.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 			return nil
 		}
+
 		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return nil // the connection is gone
 		}
 		if err := send(w, text); err != nil || control.Flush() != nil {
 			return nil // the browser is gone
 		}
+
 		select {
 		case <-changed:
 		case <-r.Context().Done():

@@ -78,15 +78,18 @@ func (o *outbox) start(ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAc
 	l := &o.replays
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	under := 0
 	for _, r := range l.all {
 		if !closed(r.over) {
 			under++
 		}
 	}
+
 	if l.ended || under >= replaysRunning {
 		return nil, failure{http.StatusServiceUnavailable, "Too many replays are under way. Stop one, or wait."}
 	}
+
 	if len(l.all) == replaysKept {
 		if !closed(l.all[0].over) {
 			return nil, failure{http.StatusServiceUnavailable, "The oldest replay is still under way. Stop it, or wait."}
@@ -94,21 +97,25 @@ func (o *outbox) start(ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAc
 		l.all[0].forget(errReplayStopped)
 		l.all = l.all[1:]
 	}
+
 	client := o.tables.Load().client
 	r := &replay{
 		ID: rand.Text(), Destination: oneDestination(f), Events: f.Events, Rate: a.Rate, Begun: time.Now(),
 		watch: client.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
 	}
+
 	// A browser that leaves does not stop the replay.
 	looking, forget := context.WithCancelCause(context.WithoutCancel(ctx))
 	replaying, stop := context.WithCancelCause(looking)
 	r.forget, r.stop = forget, stop
 	l.all = append(l.all, r)
+
 	l.running.Go(func() {
 		defer forget(nil)
 		defer close(r.settled)
 		r.look(looking)
 	})
+
 	l.running.Go(func() {
 		defer stop(nil)
 		defer close(r.over)
@@ -118,6 +125,7 @@ func (o *outbox) start(ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAc
 		o.cfg.Log.InfoContext(looking, "console action", "action", "replayed", "destination", f.Destination,
 			"fingerprint", f.Fingerprint, "letters", result.Done, "actor", a.Actor, "err", err)
 	})
+
 	return r, nil
 }
 

@@ -31,31 +31,40 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}
+
 	s.tokens = newTokens(c)
 	serve := admin.Config{
 		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
 		TLS: AdminFiles(c, s.from.path), Token: s.tokens.all, Prefix: c.Admin.Prefix,
 	}
+
 	if c.Admin.Pprof {
 		serve.Profiles = profiles.Handler()
 	}
-	if s.console, err = newConsole(c, s.tokens, s.from.path, s.from.version, log); err != nil {
+
+	s.console, err = newConsole(c, s.tokens, s.from.path, s.from.version, log)
+	if err != nil {
 		return nil, err
 	}
+
 	if s.console != nil {
 		serve.Console = s.console
 		s.console.follow(ctx, s.listed(c), s.member)
 	}
+
 	server, err := admin.Listen(ctx, serve, log)
 	if err != nil {
 		s.console.close()
 		return nil, adminMistake(c, err)
 	}
-	log.InfoContext(ctx, "admin server listening", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
-		"pprof", c.Admin.Pprof, "console", consoleURL(c, server.Addr()))
+
+	log.InfoContext(ctx, "admin server listening", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "",
+		"token", !c.Admin.Token.IsZero(), "pprof", c.Admin.Pprof, "console", consoleURL(c, server.Addr()))
+
 	if !c.Admin.Token.IsZero() && c.Admin.TLS.CertFile == "" && !c.Admin.Local() {
 		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
 	}
+
 	var running sync.WaitGroup
 	if s.console != nil {
 		running.Go(func() { s.console.Run(ctx) })
@@ -65,6 +74,7 @@ func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
 			log.ErrorContext(ctx, "admin server ended", "err", err)
 		}
 	})
+
 	return func() {
 		running.Wait()
 		s.console.close()

@@ -94,11 +94,15 @@ func addCounters(s, past observe.Stats) observe.Stats {
 	s.Claims += past.Claims
 	s.Claimed += past.Claimed
 	s.Fenced += past.Fenced
-	s.ByID, s.Sweeps, s.Due = s.ByID.Plus(past.ByID), s.Sweeps.Plus(past.Sweeps), s.Due.Plus(past.Due)
+	s.ByID = s.ByID.Plus(past.ByID)
+	s.Sweeps = s.Sweeps.Plus(past.Sweeps)
+	s.Due = s.Due.Plus(past.Due)
+
 	s.Leases.Granted += past.Leases.Granted
 	s.Leases.Renewed += past.Leases.Renewed
 	s.Leases.Lost += past.Leases.Lost
 	s.Leases.TakenOver += past.Leases.TakenOver
+
 	if l, p := s.Listener, past.Listener; l != nil && p != nil {
 		sum := *l
 		sum.Lost += p.Lost
@@ -107,30 +111,38 @@ func addCounters(s, past observe.Stats) observe.Stats {
 		sum.Unsent += p.Unsent
 		s.Listener = &sum
 	}
+
 	before := make(map[string]observe.DestinationStats, len(past.Destinations))
 	for _, d := range past.Destinations {
 		before[d.Name] = d
 	}
+
 	s.Destinations = slices.Clone(s.Destinations)
 	for i := range s.Destinations {
 		d := &s.Destinations[i]
 		p := before[d.Name]
 		delete(before, d.Name)
+
 		d.Delivered += p.Delivered
 		d.Failed += p.Failed
 		d.Dead += p.Dead
 		d.Released += p.Released
 		d.Parked += p.Parked
 		d.Refused += p.Refused
-		d.Withdrawn, d.Withheld = d.Withdrawn+p.Withdrawn, d.Withheld+p.Withheld
-		d.Filtered, d.RateLimits = d.Filtered+p.Filtered, d.RateLimits+p.RateLimits
+		d.Withdrawn += p.Withdrawn
+		d.Withheld += p.Withheld
+		d.Filtered += p.Filtered
+		d.RateLimits += p.RateLimits
 		d.Expired += p.Expired
+
 		for class := range d.Classes {
 			d.Classes[class] += p.Classes[class]
 		}
+
 		d.Started.Add(&p.Started)
 		d.Acked.Add(&p.Acked)
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		s.Destinations = append(s.Destinations, before[name])
 	}

@@ -119,45 +119,57 @@ func (d *dlqAction) run(cmd *cobra.Command, a *command.App, args []string) error
 // act counts the letters, asks, and acts.
 func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, chosen ops.DeadLetterFilter) error {
 	p := printer{command.NewPrinter(cmd, d.JSON())}
+
 	d.Progress.Say("counting dead letters")
+
 	dry := d.action
 	dry.DryRun = true
 	r, err := d.do(s, ctx, chosen, dry)
 	if err != nil {
 		return err
 	}
+
 	if r.Matched == 0 && len(chosen.Events) > 0 {
 		return fmt.Errorf("no dead letter of these events matches: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
 	}
+
 	if d.action.DryRun {
 		return d.preview(ctx, p, s, chosen, r)
 	}
+
 	if r.Matched > 1 && len(chosen.Events) == 0 && !d.yes {
 		if err := d.ask(cmd, r.Matched); err != nil {
 			return err
 		}
 	}
+
 	counted := r.Matched // somebody else may act on some before the action finds them
 	d.Progress.Say("%s 0 of %s", d.past, command.LetterCount(r.Matched))
 	d.action.Progress = func(r ops.BulkResult) { d.Progress.Say("%s %d of %s", d.past, r.Done, command.LetterCount(r.Matched)) }
+
 	watch := s.Watch()
 	if d.wait {
 		d.action.Acted = watch.Add
 	}
+
 	r, err = d.do(s, ctx, chosen, d.action)
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted: the remaining letters are unchanged")
 	}
+
 	var errTaken error
 	if r.Matched < counted && len(chosen.Events) > 0 {
 		errTaken = fmt.Errorf("others were replayed, discarded or edited by somebody else meanwhile: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
 	}
+
 	if d.wait && err == nil {
 		return errors.Join(d.await(ctx, p, watch, r), errTaken)
 	}
+
 	if perr := p.result(d.past, r); perr != nil {
 		return errors.Join(err, perr)
 	}
+
 	if d.past == "replayed" && r.Done > 0 && !p.JSON {
 		how := "`notifyd events list --state waiting`, `notifyd dlq list --group`"
 		if len(chosen.Events) == 1 {
@@ -165,6 +177,7 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 		}
 		fmt.Fprintf(p.Err, "due now; to see the outcome: --wait, or %s\n", how) //nolint:errcheck // nothing depends on it
 	}
+
 	return cmp.Or(err, errTaken)
 }
 
