@@ -215,6 +215,19 @@ func TestExactlyOnceRefusedInOneOrder(t *testing.T) {
 	})
 }
 
+// TestExactlyOnceLargePosition: the record of the position has a limit of its own, however small the records of events are.
+func TestExactlyOnceLargePosition(t *testing.T) {
+	t.Parallel()
+	onKafka(t, func(t *testing.T, brokers []string, topic string) {
+		t.Helper()
+		h := exactlyTo(t, brokers, topic, func(c *Config) { c.MaxMessageBytes = minMaxMessageBytes })
+		begin(t, h, "")
+		ids := deliverytest.UpTo(1000)
+		deliverytest.Deliver(t, h, events(ids...))
+		begin(t, h, strings.Trim(fmt.Sprint(ids), "[]"))
+	})
+}
+
 // TestExactlyOnceByHalves: a broker that refuses a record refuses all of its request, and the
 // others are written, once.
 func TestExactlyOnceByHalves(t *testing.T) {

@@ -111,8 +111,14 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ManualFlushing(),
 		kgo.ProducerLinger(0),
-		kgo.MaxBufferedRecords(math.MaxInt32),                 // a batch is the most
-		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)), //nolint:gosec // Validate has bounded it
+		kgo.MaxBufferedRecords(math.MaxInt32), // a batch is the most
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
+			most := cfg.MaxMessageBytes
+			if cfg.ExactlyOnce && topic == cfg.PositionsTopic { // a record lists the ids that are under way
+				most = max(most, defaultMaxMessageBytes)
+			}
+			return int32(most) //nolint:gosec // Validate has bounded it
+		}),
 		kgo.MetadataMinAge(metadataAtMost),
 		kgo.ProduceRequestTimeout(max(min(requestTimeout, cfg.DeliveryTimeout), minRequestTimeout)),
 		kgo.RequestTimeoutOverhead(requestOverhead),
