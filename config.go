@@ -156,8 +156,7 @@ type Destination struct {
 	Handler delivery.Handler
 	// Lane is how the handler is called. The package of a handler suggests one with DefaultLane.
 	Lane delivery.Lane
-	// Filter is asked for each event before the filters of its routes. It returns false for an event that the destination
-	// does not get; nil for none.
+	// Filter runs for each event before the filters of its routes, and returns false for events to drop; nil drops none.
 	Filter delivery.Filter
 	// RateKey applies Lane.RateLimit to each key separately, for example to each customer; nil counts all events together. An
 	// event whose key has to wait is stored until its turn, with the events behind it in its aggregate; other keys continue.

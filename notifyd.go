@@ -5,10 +5,10 @@
 // handler that is registered for its type. The event is done when the handler has returned nil, and
 // is retried until then: every event is delivered at least once.
 //
-// What a handler gets and returns is in package delivery: [delivery.Event], [delivery.Handler], and the errors
-// [delivery.Permanent], [delivery.RetryAfter], [delivery.Unavailable] and [delivery.Throttled]. The destinations that are
-// there already are packages below handlers, such as handlers/email. The figures of a relay are in package observe, the
-// tables and their migration ([outboxsql.Migrate]) in package sql.
+// Package delivery has what a handler gets and returns: [delivery.Event], [delivery.Handler], and the errors
+// [delivery.Permanent], [delivery.RetryAfter], [delivery.Unavailable], [delivery.Unauthorized], [delivery.Throttled] and
+// [delivery.Unclear]. Ready destinations are packages below handlers, such as handlers/email. Package observe has the figures
+// of a relay, observe/admin serves them, and package sql has the tables and their migration ([outboxsql.MigratePool]).
 package notifyd
 
 import (
@@ -110,9 +110,9 @@ type Relay struct {
 	stream     bool                  // the table is a stream; set by prepare
 }
 
-// New creates a relay for the database that pool connects to. Only [Relay.Ops] and [Relay.ReloadRefused] use the pool,
-// so a small pool suffices: the relay opens its own connections with the pool's configuration, because they hold locks
-// and settings. With the defaults these are seven: four that claim, one that listens, one for the notify lock and one
+// New creates a relay for the database that pool connects to. Only [Relay.Ops], [Relay.ReloadRefused] and the console of
+// package observe/admin use the pool, so a small pool suffices: the relay opens its own connections with the pool's
+// configuration, because they hold locks and settings. With the defaults these are seven: four that claim, one that listens, one for the notify lock and one
 // for leases. [Relay.OldestWaiting] and [Relay.Backlog] open another one for each call.
 //
 // New does not connect and does not close the pool: its creator closes the pool after Run has returned. New returns all
@@ -334,7 +334,11 @@ func typeOf(h delivery.Handler) string {
 		of = of.Elem()
 	}
 	module := reflect.TypeFor[Destination]().PkgPath()
-	if own, is := strings.CutPrefix(of.PkgPath(), module+"/handlers/"); is {
+	own, is := strings.CutPrefix(of.PkgPath(), module+"/handlers/")
+	switch {
+	case own == "file" && of.Name() == "Log": // two types share the package
+		return "log"
+	case is:
 		return own
 	}
 	return name

@@ -17,6 +17,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/handlers/file"
+	"github.com/notifyd/notifyd/handlers/kafka"
+	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -448,5 +452,18 @@ func TestNoDestinations(t *testing.T) {
 	}
 	if err := r.Run(context.WithoutCancel(t.Context())); err != nil || !strings.Contains(log.String(), "relay has no destinations") {
 		t.Errorf("Run = %v\n%s", err, log.String())
+	}
+}
+
+// TestTypeOf: a handler of each destination has the name that the configuration file gives to its type.
+func TestTypeOf(t *testing.T) {
+	t.Parallel()
+	for want, h := range map[string]delivery.Handler{
+		"email": (*email.Handler)(nil), "file": (*file.Handler)(nil), "log": (*file.Log)(nil), "kafka": (*kafka.Handler)(nil),
+		"webhook": (*webhook.Handler)(nil), "delivery.HandlerFunc": delivery.HandlerFunc(nil), "": nil,
+	} {
+		if got := typeOf(h); got != want {
+			t.Errorf("%T is %q, want %q", h, got, want)
+		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package delivery is the contract between a relay and those who handle its events. An application needs the first three
-// sections, the author of a destination all of them. The package imports only the standard library.
+// Package delivery is the contract between a relay and its handlers. Applications need the first three sections, authors of
+// destinations all of them. The package imports only the standard library.
 //
 // # Handle events
 //
@@ -36,7 +36,7 @@
 // # Write a destination
 //
 // A handler implements more interfaces for what else it can do. [BatchHandler] takes several events in one call,
-// [OrderedBatchHandler] keeps their order, and [CallOf] says which order the relay wants. [Checker] tests the connection,
+// [OrderedBatchHandler] keeps their order, and [CallOf] returns the order that the relay requires. [Checker] tests the connection,
 // [Previewer] shows a message, [Sizer] bounds it, [Reporter] reports the state, and [PositionStore] delivers exactly once.
 // [As] finds these behind middleware. Package handlers/handlertest proves that a handler keeps the contract.
 package delivery

@@ -1452,8 +1452,8 @@ func (l *lane) logChange(c health.Change, ends bool) {
 	}
 }
 
-// available reports the end of an outage in which the lane was answered at a time, unless another lane of the destination
-// is still down.
+// available reports the end of an outage, unless another lane of the destination is still down. answered is when a probe of
+// this lane succeeded.
 func (l *lane) available(answered time.Time, ends bool) {
 	if !ends {
 		l.log.Debug("destination up for this shard")

@@ -48,7 +48,7 @@ func (o *outage) begins(l *lane) bool {
 	return old&^l.bit() == 0
 }
 
-// lasted returns how long the newest outage lasted, whose last lane was answered at a time.
+// lasted returns how long the newest outage lasted, until its last lane was answered.
 func (o *outage) lasted(answered time.Time) time.Duration {
 	if since := o.since.Load(); since != nil {
 		return max(0, answered.Sub(*since))

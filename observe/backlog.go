@@ -30,8 +30,8 @@ type Backlog struct {
 	At time.Time `json:"at"`
 	// Mode is ModeQueue or ModeStream.
 	Mode string `json:"mode"`
-	// Positions are the positions of the destinations of a stream, by name, including the router's;
-	// nil in a queue.
+	// Positions are the positions of the destinations of a stream, by name, including that of the unrouted
+	// scanner; nil in a queue.
 	Positions []Position `json:"positions,omitempty"`
 	// Fresh counts the events that no relay has delivered or stored yet, and Types counts them by
 	// type, in the order of the types' names. In a stream Fresh is the largest lag of a position,

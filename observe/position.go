@@ -29,8 +29,8 @@ type Position struct {
 	// oldest transaction that has ids of events: empty without one.
 	Ranges          int64  `json:"ranges"`
 	OpenTransaction string `json:"open_transaction,omitempty"`
-	// Unhanded reports that the destination waits for events whose types had no route before it had one. The search for
-	// such events hands them over, after it has read as far as the destination had.
+	// Unhanded reports that the destination waits for events whose types had no route before it had one. The unrouted
+	// scanner hands them over once it has read as far as the destination.
 	Unhanded bool `json:"unhanded,omitempty"`
 	// Lag is how many ids have not been handled yet: those above Head, and Open. Ids that no event
 	// can have, between two partitions, do not count; those of transactions that were rolled back,

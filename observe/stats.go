@@ -54,8 +54,8 @@ type Stats struct {
 
 // PositionStats are the figures of a shard of a stream that this relay owns.
 type PositionStats struct {
-	// Destination is the shard's destination, empty for the router, which looks for event types
-	// without a route. Shard is the number of the shard, 0 unless the destination has several.
+	// Destination is the shard's destination; empty for the unrouted scanner. Shard is its number, 0 unless the destination has
+	// several.
 	Destination string
 	Shard       int
 	// Head is the highest id that was read, and Last the highest assigned id at the last query: ids

@@ -19,8 +19,8 @@ type WatchCounts struct {
 	Dead int64 `json:"dead_again"`
 	// Discarded letters were discarded by a person after the replay.
 	Discarded int64 `json:"discarded"`
-	// Gone letters are no longer stored, and no record shows an acknowledgement: a condition (when) of the route now
-	// excludes the destination, or a person has removed the event, the position or the delivery.
+	// Gone letters left the tables without a recorded acknowledgement: a condition (when) of the route now excludes the
+	// destination, or a person removed the event, the position or the delivery.
 	Gone int64 `json:"gone"`
 	// Waiting letters are still to be delivered.
 	Waiting int64 `json:"waiting"`

@@ -55,8 +55,8 @@ const (
 	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
-	// Passed: the position of the destination is past the event, and no table tells whether it was sent. A setting may have
-	// excluded it (Destination.Drops), or its routes are no longer stored.
+	// Passed: the position is beyond the event, and no table records whether it was sent. A setting may have excluded the event
+	// (Destination.Drops), or its former routes were deleted.
 	Passed State = "passed"
 )
 

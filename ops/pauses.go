@@ -15,7 +15,8 @@ import (
 // Pause stops the deliveries to a destination at all relays of the tables, until Resume: it is stored, and lasts through
 // restarts. Running calls end as usual, its events wait, and no attempt is counted. The relay that the client is of honours
 // the pause before Pause returns; others look for pauses once a second. No relay has to know the destination. Pausing
-// again replaces actor and reason. Each text has up to 1,000 bytes; the error about another one wraps [ErrInvalid].
+// again with a reason replaces actor and reason; without a reason it changes neither. Each text has up to 1,000 bytes; the error
+// about another one wraps [ErrInvalid].
 func (s *Client) Pause(ctx context.Context, destination string, a Action) error {
 	p := observe.Pause{By: a.Actor, Reason: a.Reason}
 	return s.pause(ctx, true, destination, a, p, func(tx pgx.Tx) error {

@@ -223,8 +223,7 @@ func (s *Client) Replays(ctx context.Context) (all []observe.Replay, err error) 
 type ReplayOutcome struct {
 	// Delivered events were acknowledged, at the first attempt or later.
 	Delivered int64 `json:"delivered"`
-	// Gone events failed, and are no longer stored, without an acknowledgement: a person has discarded them, or they
-	// were removed.
+	// Gone events failed and left the tables without an acknowledgement: a person discarded them, or they were removed.
 	Gone int64 `json:"gone"`
 	// Waiting events failed and are tried again, or wait behind one that failed.
 	Waiting int64 `json:"waiting"`

@@ -59,9 +59,9 @@ func (r *readers) head() (head int64) {
 	return head
 }
 
-// of returns the names that have a position. If no name has one, or if the event type has no route and so there are no
-// names, it returns "": the unrouted scanner, or the beginning of the stream. A destination that has never read the
-// stream begins at its end: it misses no event that others have received.
+// of returns the names that have a position. If there are none, also for a type without a route, it returns only "": the
+// unrouted scanner, or the beginning of the stream. A destination that has never read the stream begins at its end, and misses
+// no event that others received.
 func (r *readers) of(names []string) (known []string) {
 	for _, name := range names {
 		if name != "" && r.byName[name] != nil {

@@ -10,16 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// toQueue marks the events that destinations of a stream have received, as a queue would have.
+// toQueue gives each event of a stream the state that a queue would have given it.
 //
-// In a stream all events are fresh, which to a queue means undelivered. So each event up to the highest head becomes
-// done; or deferred, with a row for each destination that has not received it; or stays fresh, if no destination has
-// received it. An event that is still invisible because its transaction is open is a gap of every reader or above its
-// head, and correctly fresh when it appears: the change need not wait for that transaction.
+// A stream leaves every event fresh, and a queue would deliver fresh events again. So each event up to the highest head becomes
+// done, or deferred with a row per destination that lacks it, or stays fresh if no destination has it. An event of an open
+// transaction needs no wait: it is a gap of every reader or above its head, and correctly fresh when it appears.
 //
-// Halfway the table is neither: relays would read from the events what is also stored for a destination. So toQueue
-// records the change before its first step, and no relay reads the table until the last one. A repeated call continues
-// with the events that are still fresh.
+// A half-converted table is unusable: relays would deliver events that are also stored for a destination. So toQueue records
+// the change first, and no relay reads the table until the last step. A repeated call continues with the events that are still
+// fresh.
 func (m *modeChange) toQueue(ctx context.Context) error {
 	if err := m.replayed(ctx); err != nil {
 		return err
@@ -123,8 +122,7 @@ func (m *modeChange) unpark(ctx context.Context) error {
 }
 
 // readers returns the position of every reader. The beginning of the stream stands for readers
-// without a position: for all of them, or, if routes are known, for the router, which looks for
-// event types without any.
+// without a position: for all of them, or, if routes are known, for the unrouted scanner.
 func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 	rows, err := m.conn.Query(ctx, `SELECT destination, shard, head, lower(s), upper(s) FROM (
 			SELECT destination, shard, head, open FROM `+m.table("outbox_positions")+`

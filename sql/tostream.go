@@ -238,7 +238,7 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 
 // freshBelow returns ranges that contain all fresh events up to head and no other event: at most
 // maxOpen of them, the highest ones. Events below those are stored in outbox_deliveries, where the
-// router finds them.
+// unrouted scanner finds them.
 func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange, err error) {
 	m.say("finding waiting events")
 	dropped := 0
@@ -279,7 +279,7 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange
 	return open, err
 }
 
-// freshFrom returns the ranges of the first readBatch fresh events from low on, and the count of these events.
+// freshFrom returns the ranges of the first readBatch fresh events with ids from low to head, and the number of these events.
 func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []idRange, n int, err error) {
 	err = m.step(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (

@@ -95,7 +95,7 @@ func TestAdminGuardMistakes(t *testing.T) {
 		"{listen: '127.0.0.1:1', tls: {cert_file: x.pem}}":        "admin.tls.key_file: missing",
 		"{listen: '127.0.0.1:1', tls: {key_file: x.pem}}":         "admin.tls.cert_file: missing",
 		"{listen: '127.0.0.1:1', prefix: ops}":                    "admin.prefix: must be a path of letters, digits, and - _ . ~, such as /ops,",
-		"{listen: '127.0.0.1:1', prefix: /console}":               "admin.prefix: must not begin with /console or /debug",
+		"{listen: '127.0.0.1:1', prefix: /console}":               "admin.prefix: must not begin with /console",
 	} {
 		got := invoke(t, "config", "print", "-c", file(t, "version: 1\nadmin: "+settings+"\n"))
 		if got.code != command.ExitConfig || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "blanks") {

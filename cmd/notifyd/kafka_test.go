@@ -54,7 +54,6 @@ func TestKafkaMistakes(t *testing.T) {
 		"    brokers: a\n    topic: t\n    compression: brotli\n":                                                      "compression",
 		"    brokers: a\n    topic: t\n    transactional_id: x\n":                                                      "transactional: true",
 		"    brokers: a\n    topic: t\n    exactly_once: true\n    concurrency: 2\n":                                   "raise batch instead",
-		"    brokers: a\n    topic: t\n    exactly_once: true\n    max_message_bytes: 4096\n":                          "the record of the position has to fit",
 		"    brokers: a\n    topic: t\n    exactly_once: true\n    order: none\n":                                      "keeps the order of events: use auto or aggregate",
 		"    brokers: a\n    topic: t\n    exactly_once: true\n    transactional: true\n":                              "is a part of exactly_once",
 		"    brokers: a\n    topic: t\n    positions_topic: x\n":                                                       "no effect without exactly_once",

@@ -14,5 +14,5 @@
 // Each property is a subtest. A property that the Destination lacks the means for is
 // skipped, and the skip names them.
 //
-// The package imports the standard library and package delivery.
+// The package needs no other module.
 package handlertest

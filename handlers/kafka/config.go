@@ -97,7 +97,7 @@ type Config struct {
 	// MaxMessageBytes is the largest record, before compression, and the largest
 	// batch of them, 1024 to 104857600; the default is 1000012. It should be
 	// the topic's max.message.bytes, or less.
-	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest record, before compression, and largest batch of them; not above the topic's 'max.message.bytes'. At least 1000000 with 'exactly_once'." kind:"1024 to 104857600"`
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest record, before compression, and largest batch of them; not above the topic's 'max.message.bytes'." kind:"1024 to 104857600"`
 	// DeliveryTimeout bounds the delivery of one batch, retries included. The
 	// default is 30s.
 	DeliveryTimeout time.Duration `json:"delivery_timeout,omitempty" yaml:"delivery_timeout,omitempty" jsonschema_description:"Longest time for one batch, retries included." kind:"duration, at most '10m'"`

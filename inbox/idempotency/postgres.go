@@ -6,6 +6,7 @@ import (
 	_ "embed" // postgres.sql
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 )
@@ -50,6 +51,9 @@ type Postgres struct {
 // Give the store a separate pool: if handlers hold all connections of that pool, no lease is renewed, and the handlers are
 // interrupted. A few connections suffice.
 func NewPostgres[R PostgresResult, W PostgresRow](pool PostgresPool[R, W], schema string) (*Postgres, error) {
+	if v := reflect.ValueOf(pool); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, errors.New("idempotency: a pool is required")
+	}
 	name, err := quote(schema)
 	if err != nil {
 		return nil, err

@@ -15,15 +15,15 @@ var redisLua string
 // DefaultPrefix is the default prefix of the keys of [Redis].
 const DefaultPrefix = "idempotency:"
 
-// RedisScript runs a Lua script in Redis, and returns its answer, a list of texts. The script is always the same one. With
+// RedisScript runs a Lua script in Redis and returns its answer, a list of texts. A [Redis] always passes the same script. With
 // go-redis:
 //
 //	func(ctx context.Context, script string, keys []string, args ...any) ([]string, error) {
 //		return redis.NewScript(script).Run(ctx, client, keys, args...).StringSlice()
 //	}
 //
-// It must return when ctx ends: the option ContextTimeoutEnabled of go-redis. Otherwise a Redis that hangs would hold requests for
-// longer than the middleware allows. An error begins with the code of Redis, as that of every client does.
+// It must return when ctx ends (ContextTimeoutEnabled of go-redis): a Redis that hangs would otherwise hold requests for longer
+// than the middleware allows. The text of an error begins with the error code of Redis, as with every client.
 type RedisScript func(ctx context.Context, script string, keys []string, args ...any) ([]string, error)
 
 // Redis is a [Store] in Redis: one hash per key, changed by one script, so that each step is atomic. Tests cover a single server.
@@ -95,12 +95,15 @@ func (s *Redis) run(ctx context.Context, action string, c Claim, ttl time.Durati
 }
 
 // incurable reports, by the code that begins an error of Redis, whether no retry
-// cures the error.
+// cures the error. A script may have wrapped the error.
 func incurable(err error) bool {
-	for _, code := range []string{"WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS"} {
-		if strings.HasPrefix(err.Error(), code) {
+	for err != nil {
+		code, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "ERR "), " ")
+		switch code {
+		case "WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS":
 			return true
 		}
+		err = errors.Unwrap(err)
 	}
 	return false
 }

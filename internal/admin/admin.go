@@ -24,6 +24,8 @@ const (
 	readTimeout = 5 * time.Second
 	// writeTimeout bounds an answer, its one query to the database included.
 	writeTimeout = 10 * time.Second
+	// profileTimeout is the same for a profile, which takes long on a busy machine.
+	profileTimeout = time.Minute
 	// idleTimeout closes idle connections.
 	idleTimeout = time.Minute
 	// closeTimeout bounds the open requests when the daemon stops.
@@ -167,13 +169,21 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET "+at+"/healthz", ready)
 	mux.Handle("GET "+at+"/metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true})))
 	if cfg.Profiles != nil {
-		mux.Handle("GET "+at+"/debug/pprof/", g.protect(http.StripPrefix(at, cfg.Profiles)))
+		mux.Handle("GET "+at+"/debug/pprof/", g.protect(slowly(http.StripPrefix(at, cfg.Profiles))))
 	}
 	if cfg.Console != nil {
 		mux.Handle(at+consolePath, cfg.Console)
 		mux.Handle("GET "+at+"/{$}", http.RedirectHandler(at+consolePath, http.StatusSeeOther))
 	}
 	return sized(prefixed(at, mux))
+}
+
+// slowly gives the answers of a handler profileTimeout instead of writeTimeout.
+func slowly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(profileTimeout)) // without it, the limit stays
+		h.ServeHTTP(w, r)
+	})
 }
 
 // sized refuses requests that give no length of their body in advance. Proxies and servers differ about where such a

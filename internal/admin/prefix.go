@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/field"
@@ -18,14 +19,15 @@ var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 // CheckPrefix returns an error about the setting at path for a prefix that cannot be used, and nil for an empty one.
 func CheckPrefix(path, prefix string) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
+	endpoints := []string{"console", "debug", "healthz", "livez", "metrics", "readyz", "version"}
 
 	switch {
 	case prefix == "":
 		return nil
 	case !prefixForm.MatchString(prefix):
 		return field.Errorf(path, "must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
-	case first == "console" || first == "debug": // a proxy may cut the prefix off, and /console/ would be ambiguous
-		return field.Errorf(path, "must not begin with /console or /debug, where the endpoints themselves are")
+	case slices.Contains(endpoints, first): // a proxy may cut the prefix off, and the path would be ambiguous
+		return field.Errorf(path, "must not begin with /%s, where an endpoint itself is", first)
 	default:
 		return nil
 	}

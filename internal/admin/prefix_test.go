@@ -16,7 +16,7 @@ func TestCheckPrefix(t *testing.T) {
 	for prefix, want := range map[string]bool{
 		"": true, "/ops": true, "/team/ops": true, "/a.b-c_d~e": true, "/consoles": true,
 		"ops": false, "/": false, "/ops/": false, "//ops": false, "/ops//a": false, "/..": false, "/ops/../a": false, "/{a}": false,
-		"/a b": false, "/a%2fb": false, "/a?b": false, "/a#b": false, "/ä": false, "/console": false, "/console/ops": false, "/debug": false,
+		"/a b": false, "/a%2fb": false, "/a?b": false, "/a#b": false, "/ä": false, "/console": false, "/console/ops": false, "/debug": false, "/metrics": false, "/livez/a": false, "/version": false,
 	} {
 		if err := CheckPrefix("prefix", prefix); (err == nil) != want {
 			t.Errorf("%q: %v", prefix, err)

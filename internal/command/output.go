@@ -120,8 +120,8 @@ func Printable(text string) string {
 	}, text)
 }
 
-// Connector connects with the settings of the role and the database as they are, but those of
-// [session.Startup] and row_security. Nothing is prepared by name, so that it works through every pooler.
+// Connector connects with the defaults of role and database, except those of [session.Startup], row_security and search_path.
+// It prepares nothing by name, so it works through every pooler.
 func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		own := cfg.Copy()

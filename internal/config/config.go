@@ -79,7 +79,7 @@ type Log struct {
 // Admin is the HTTP server for operators.
 type Admin struct {
 	Listen string `yaml:"listen" jsonschema_description:"Where '/metrics', '/livez', '/readyz' and '/version' are served, such as '127.0.0.1:9470'. Without a token, every client that reaches the address has access." kind:"address and port"`
-	Prefix string `yaml:"prefix" print:"set" jsonschema_description:"Path below which clients see the server, such as '/ops', for a reverse proxy that serves other programs, too. The console's links begin with it. Requests are answered with and without it, so the proxy may cut it off." kind:"path of a URL" unset:"none"`
+	Prefix string `yaml:"prefix" print:"set" jsonschema_description:"URL path under which clients reach the server, such as '/ops', if a reverse proxy also serves other programs. The console's links begin with it. Requests are answered with and without it, so the proxy may strip it." kind:"path of a URL" unset:"none"`
 	// TLS is the server's certificate.
 	TLS   AdminTLS        `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with, TLS 1.2 or newer." unset:"none: HTTP is served"`
 	Token handlers.Secret `yaml:"token" jsonschema_description:"Token that clients must send as 'Authorization: Bearer TOKEN', 16 characters or more. '/livez' and the short answer of '/readyz' need none."`

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +128,7 @@ func (g *generation) run(ctx context.Context) error {
 	g.stopAlerts = g.alerts.start(ctx, g.relay)
 	err := g.relay.Run(ctx)
 	if errors.Is(err, notifyd.ErrNeedsStream) {
-		return outboxes.NeedsStream(g.config) // the relay does not know the lines of the file
+		return cmp.Or(outboxes.NeedsStream(g.config), err) // the relay does not know the lines of the file
 	}
 	return err
 }

@@ -69,9 +69,8 @@ const (
 	SQLPutNew = ofShard + `DO NOTHING`
 )
 
-// writtenX and writtenR are true for rows that the present transaction has written, also between savepoints, which have ids
-// of their own. A visible row whose writer has not ended is one of them. Ids of before the transaction are not asked for: the
-// epoch of such an id is unknown.
+// writtenX and writtenR are true for rows that this transaction has written, also under savepoints, which have transaction ids
+// of their own. A visible row whose writer is still running must be such a row. Older ids are left out: their epoch is unknown.
 const (
 	writtenX = `CASE WHEN age(x.xmin) <= 0
 		THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(x.xmin))::text::xid8) = 'in progress' END`

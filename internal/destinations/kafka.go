@@ -30,23 +30,12 @@ func newKafkaSettings(baseDir string) *kafkaSettings {
 
 // Validate implements config.Settings.
 func (s *kafkaSettings) Validate() error {
-	return errors.Join(checkTimeout(s.Timeout, s.Within(), "delivery_timeout"), s.checkConcurrency(), s.checkSize(), tryOpen(s))
+	return errors.Join(checkTimeout(s.Timeout, s.Within(), "delivery_timeout"), s.checkConcurrency(), tryOpen(s))
 }
 
 func (s *kafkaSettings) checkConcurrency() error {
 	if s.ExactlyOnce && s.Concurrency != 1 {
 		return field.Errorf("concurrency", "must be 1 with exactly_once: true: transactions of one position come one after the other; raise batch instead")
-	}
-	return nil
-}
-
-// leastExact is the smallest max_message_bytes with exactly_once: the record of a position has to fit,
-// which lists the ids that are under way.
-const leastExact = 1_000_000
-
-func (s *kafkaSettings) checkSize() error {
-	if s.ExactlyOnce && s.MaxMessageBytes != 0 && s.MaxMessageBytes < leastExact {
-		return field.Errorf("max_message_bytes", "must be %d at least with exactly_once: true: the record of the position has to fit", leastExact)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 // link is an inline link of Markdown: its text and its target.
 var link = regexp.MustCompile(`(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)`)
 
-// relinked returns the pages among files of the repository at root, by place, whose links lead elsewhere in the archive. Links follow a file that has
-// another place there. Of a link to a file that the archive lacks, the text remains.
+// relinked returns, by place, the pages whose links would break in the archive. Links to moved files are adjusted; links to files
+// that the archive lacks become plain text.
 func relinked(root string, files map[string]string) (map[string]string, error) {
 	places := make(map[string]string) // by path below root
 	for place, from := range files {

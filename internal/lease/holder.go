@@ -629,7 +629,8 @@ func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, er
 	return min(next, soonest), nil
 }
 
-// announce updates the list of wanted shards that other relays see. It returns false if the relay is no longer a member.
+// announce stores the destinations that this relay wants, for the other relays to see. It returns false if the relay has lost
+// its membership.
 func (h *Holder) announce(ctx context.Context, t table, wants []string) (bool, error) {
 	renewals, err := t.announce(ctx, wants, h.renewals)
 	if err != nil {

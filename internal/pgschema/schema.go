@@ -1,4 +1,4 @@
-// Package pgschema reads the tables of notifyd: what relays, commands and package outboxsql know of them in common.
+// Package pgschema reads the tables of notifyd. Relays, commands and package outboxsql share it.
 package pgschema
 
 import (

@@ -255,7 +255,9 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 	if w.Missing {
 		r := held.unfinishedOf(i)
 		later := w.Entry(w.Destination, deliveries.Retry)
-		later.Delay, later.Class, later.Err = c.e.missing.Met(w.Destination, w.Event.ID), engine.ClassMissing, engine.ErrMissing.Error()
+		later.Delay = c.e.missing.Met(w.Destination, w.Event.ID)
+		later.Class = engine.ClassMissing
+		later.Err = engine.ErrMissing.Error()
 		r.put = append(r.put, later)
 		return
 	}

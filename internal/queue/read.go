@@ -90,7 +90,7 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	claimed.Cut = claimed.Cut || retreated
 
 	if len(claimed.Work) == 0 {
-		if err := s.settle(ctx, &Settlement{}); err != nil {
+		if err := s.settle(ctx, &Settlement{}, false); err != nil {
 			return Claimed{}, s.abandon(ctx, "end an empty claim", err)
 		}
 	}

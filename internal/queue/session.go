@@ -23,13 +23,16 @@ type Session struct {
 	options   SessionOptions
 	conn      *pgx.Conn
 	names     wire.Names
-	params    []byte       // buffer for parameters, reused by every flight
-	sent      []string     // statement names of a flight, reused by the next one
-	changes   []int        // how many rows each of them should change, reused as well
-	expected  int          // expected events in the next claim: as many as in the last one
-	ranged    bool         // outbox_events is partitioned: see ranged.go
-	refused   bool         // the database has refused the last settlement
-	careful   map[int]bool // limits other than EventBytes whose statements this connection has
+	params    []byte   // buffer for parameters, reused by every flight
+	sent      []string // statement names of a flight, reused by the next one
+	changes   []int    // how many rows each of them should change, reused as well
+	expected  int      // expected events in the next claim: as many as in the last one
+	ranged    bool     // outbox_events is partitioned: see ranged.go
+	refused   bool     // the database has refused the last settlement
+	// A refusal is likely, so a settlement keeps the locks of its claim: see settle.
+	referenced bool         // foreign keys reference events, which are to be deleted
+	guardUntil time.Time    // a settlement was refused
+	careful    map[int]bool // limits other than EventBytes whose statements this connection has
 }
 
 // SessionOptions configures the settlement of events, and the leases of a relay.
@@ -160,6 +163,9 @@ func (s *Session) statements() map[string]string {
 // roleClaim is the role of the sessions that claim.
 const roleClaim = "claim"
 
+// sqlReferenced reads whether a foreign key references the events.
+const sqlReferenced = `SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = 'outbox_events'::regclass)`
+
 // connect ensures a connection with all statements prepared.
 func (s *Session) connect(ctx context.Context) error {
 	if s.conn != nil && !s.conn.IsClosed() {
@@ -179,6 +185,9 @@ func (s *Session) connect(ctx context.Context) error {
 		s.ranged, err = store.IsPartitioned(ctx, conn)
 	}
 
+	if err == nil && s.options.Delete {
+		err = conn.QueryRow(ctx, sqlReferenced).Scan(&s.referenced)
+	}
 	if err == nil {
 		err = prepareAll(ctx, conn.PgConn(), s.statements())
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -66,7 +67,7 @@ WHERE e.state = 'fresh'`
 	lockRows = ` FOR UPDATE OF d SKIP LOCKED`
 )
 
-// errTaken means that another claimer has locked the row, since a COMMIT has unlocked it.
+// errTaken means that another claimer has locked the row, since a settlement that was not guarded has unlocked it.
 var errTaken = errors.New("another claim has the row")
 
 // Settle implements [Claimer]: all statements and the COMMIT leave in one flight, unless rows of outbox_deliveries are
@@ -76,9 +77,11 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) (refused [
 		// The claim is lost with its connection. The deliveries are still recorded, in a new transaction.
 		return nil, s.settleLost(ctx, settlement)
 	}
-	err = s.settle(ctx, settlement)
+	guarded := !settlement.Empty() && (s.referenced || time.Now().Before(s.guardUntil))
+	err = s.settle(ctx, settlement, guarded)
 	if session.IsOfRow(err) && !s.conn.IsClosed() {
-		refused, err = s.settleInHalves(ctx, settlement)
+		s.guardUntil = time.Now().Add(guardFor)
+		refused, err = s.settleInHalves(ctx, settlement, guarded)
 	}
 	s.refused = err != nil && !store.IsDown(err)
 	if err != nil {
@@ -88,11 +91,11 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) (refused [
 }
 
 // settleInHalves writes a settlement that was refused, without the rows that are refused alone.
-func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([]Refused, error) {
+func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement, guarded bool) ([]Refused, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), halvesWithin)
 	defer cancel()
 
-	held, taken, err := s.holdAgain(ctx, settlement.rows())
+	held, taken, err := s.holdAgain(ctx, settlement.rows(), guarded)
 	if err != nil {
 		return nil, err
 	}
@@ -124,16 +127,22 @@ func (s *Session) settleInHalves(ctx context.Context, settlement *Settlement) ([
 	return refused, err
 }
 
-// holdAgain goes back to where the settlement began, with the locks of the claim. If the transaction has ended, because
-// the COMMIT came before an ignored write was seen, the rows are locked again; another claimer may have taken some
+// holdAgain goes back to where a guarded settlement began, with the locks of the claim. Another one, and one whose COMMIT came
+// before an ignored write was seen, has unlocked the rows: they are locked again, and another claimer may have taken some
 // meanwhile.
-func (s *Session) holdAgain(ctx context.Context, rows []deliveries.Ref) (held, taken []deliveries.Ref, err error) {
+func (s *Session) holdAgain(ctx context.Context, rows []deliveries.Ref, guarded bool) (held, taken []deliveries.Ref, err error) {
 	const ended = 'I' // the status of a session without a transaction
-	if s.conn.PgConn().TxStatus() != ended {
+	isOpen := s.conn.PgConn().TxStatus() != ended
+	if guarded && isOpen {
 		return rows, nil, s.send(ctx, func(send sendFunc) { send(stmtBack, anyRows) })
 	}
 
-	err = s.send(ctx, func(send sendFunc) { send(stmtBegin, anyRows) })
+	err = s.send(ctx, func(send sendFunc) {
+		if isOpen {
+			send(stmtRollback, anyRows)
+		}
+		send(stmtBegin, anyRows)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -162,14 +171,9 @@ func (s *Session) settlePart(ctx context.Context, part *Settlement) error {
 // halvesWithin bounds the time to write a settlement without its refused rows.
 const halvesWithin = 4 * store.RoundTripTimeout
 
-// querier is a connection or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // lockAgain locks rows of a claim again. It returns the locked ones, and those that another claimer has locked. The
 // others were settled.
-func lockAgain(ctx context.Context, tx querier, rows []deliveries.Ref, lock string) (held, taken []deliveries.Ref, err error) {
+func lockAgain(ctx context.Context, tx session.Querier, rows []deliveries.Ref, lock string) (held, taken []deliveries.Ref, err error) {
 	held, err = again(ctx, tx, rows, sqlAgainRows+lockRows, sqlAgainEvents+lock+` OF e SKIP LOCKED`)
 	if err != nil || len(held) == len(rows) {
 		return held, nil, err
@@ -180,7 +184,7 @@ func lockAgain(ctx context.Context, tx querier, rows []deliveries.Ref, lock stri
 }
 
 // again returns the rows that the statements find.
-func again(ctx context.Context, tx querier, rows []deliveries.Ref, statements ...string) (all []deliveries.Ref, err error) {
+func again(ctx context.Context, tx session.Querier, rows []deliveries.Ref, statements ...string) (all []deliveries.Ref, err error) {
 	args := deliveries.RefArgs(rows)
 	for _, sql := range statements {
 		some, err := tx.Query(ctx, sql, args...)
@@ -248,30 +252,38 @@ func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
 	return cmp.Or(err, tx.Rollback(ctx))
 }
 
+// guardFor is how long the settlements of a session are guarded after one was refused.
+const guardFor = time.Minute
+
 // settle writes the settlement and commits. A row of outbox_deliveries that is not written must not be committed as if it
-// were, so the commit of such a settlement waits for the results. Before the savepoint are the locks of the claim: a
-// refused statement does not unlock the rows. Deferred constraints are checked before the COMMIT, which would unlock them.
-func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
+// were, so the commit of such a settlement waits for the results.
+//
+// A guarded settlement begins with a savepoint, which keeps the locks of the claim if a statement is refused, and checks
+// deferred constraints before the COMMIT, which would unlock the rows. Not every settlement is guarded: the lock of a
+// transaction and the change of its savepoint become a multixact in each row, and PostgreSQL does not remove index entries of
+// such rows before the next VACUUM.
+func (s *Session) settle(ctx context.Context, settlement *Settlement, guarded bool) error {
+	commit := func(send sendFunc) {
+		if guarded {
+			send(stmtImmediate, anyRows)
+		}
+		send(stmtCommit, anyRows)
+	}
+
 	together := len(settlement.Put) == 0
 	err := s.send(ctx, func(send sendFunc) {
-		if !settlement.Empty() {
+		if guarded {
 			send(stmtSavepoint, anyRows)
 		}
 		s.queueSettlement(send, settlement, stmtRemove)
 		if together {
-			send(stmtImmediate, anyRows)
-			send(stmtCommit, anyRows)
+			commit(send)
 		}
 	})
-
 	if err != nil || together {
 		return err
 	}
-
-	return s.send(ctx, func(send sendFunc) {
-		send(stmtImmediate, anyRows)
-		send(stmtCommit, anyRows)
-	})
+	return s.send(ctx, commit)
 }
 
 // sendFunc sends a statement that changes a number of rows, or anyRows.

@@ -78,25 +78,25 @@ func TestSettle(t *testing.T) {
 	d.expect("split up", `SELECT state FROM outbox_events WHERE id = 4`, "deferred")
 }
 
-// TestRefusalUnlocksNothing: a row of a settlement is refused. No other relay can claim the rest of the claim, whose events
-// are delivered, before it is recorded.
+// TestRefusalUnlocksNothing: a row of a settlement is refused, where that is likely: because of a foreign key, or shortly after
+// another refusal. No other relay can claim the rest of the claim, whose events are delivered, before it is recorded.
 func TestRefusalUnlocksNothing(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]bool{"by a trigger": false, "by a foreign key": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDB(t)
-			d.Insert("a", 4)
-			refuse := "IF OLD.id = 2 THEN RAISE 'not this one'; END IF;"
+			d.Insert("a", 5)
+			refuse := "IF OLD.id IN (1, 3) THEN RAISE 'not this one'; END IF;"
 			if remove {
 				d.Exec(`CREATE TABLE invoices (event bigint REFERENCES outbox_events)`)
-				d.Exec(`INSERT INTO invoices VALUES (2)`)
+				d.Exec(`INSERT INTO invoices VALUES (3)`)
 				refuse = ""
 			}
-			// Each write of event 1 waits for a lock of its own, of which the test has the third: the second is for all rows again.
+			// Each write of event 2 waits for a lock of its own, of which the test has the third: the second is for all rows again.
 			d.Exec(`CREATE SEQUENCE writes`)
 			d.Exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-				IF OLD.id = 1 THEN PERFORM pg_advisory_xact_lock(nextval('writes')); END IF;
+				IF OLD.id = 2 THEN PERFORM pg_advisory_xact_lock(nextval('writes')); END IF;
 				` + refuse + `
 				RETURN coalesce(NEW, OLD);
 			END $$`)
@@ -106,7 +106,11 @@ func TestRefusalUnlocksNothing(t *testing.T) {
 			o := options()
 			o.Delete = remove
 			s, other := d.session(o), d.session(o)
-			claimed := d.sweep(s, 10)
+			first := d.sweep(s, 1)
+			if refused, err := s.Settle(t.Context(), &Settlement{Done: first}); err != nil || len(refused) == 1 == remove {
+				t.Fatalf("the first event: refused %v, %v", refused, err)
+			}
+			claimed := ids(d.claim(s, Query{Source: SourceSweep, After: 1, Limit: 10}))
 			var refused []Refused
 			settled := make(chan error, 1)
 			go func() {
@@ -118,7 +122,7 @@ func TestRefusalUnlocksNothing(t *testing.T) {
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) {
 				<-time.After(5 * time.Millisecond)
 			}
-			if got := d.sweep(other, 10); len(got) > 0 {
+			if got := ids(d.claim(other, Query{Source: SourceSweep, After: 1, Limit: 10})); len(got) > 0 {
 				t.Errorf("another relay has claimed %v", got)
 			}
 
@@ -128,13 +132,31 @@ func TestRefusalUnlocksNothing(t *testing.T) {
 			}
 			switch {
 			case remove:
-				d.expect("the referenced event stays", events, "2 done t")
-			case len(refused) != 1 || refused[0].Item.EventID != 2:
+				d.expect("the referenced event stays", events, "3 done t")
+			case len(refused) != 1 || refused[0].Item.EventID != 3:
 				t.Errorf("refused %v", refused)
 			default:
-				d.expect("the others are recorded", events, "1 done t", "2 fresh f", "3 done t", "4 done t")
+				d.expect("the others are recorded", events, "1 fresh f", "2 done t", "3 fresh f", "4 done t", "5 done t")
 			}
 		})
+	}
+}
+
+// TestSettlementLeavesNoMultixact: a settlement that is not refused leaves the rows to index scans, which then remove their
+// entries.
+func TestSettlementLeavesNoMultixact(t *testing.T) {
+	t.Parallel()
+	url := testenv.OwnPostgres(t, nil).URL("postgres")
+	d := &db{testdb.At(t, url, testdb.Tables{}), connector(t, url)}
+	s := d.session(options())
+	d.Insert("a", 50)
+	before := testdb.One[int64](d, d.Conn, `SELECT next_multixact_id::text::bigint FROM pg_control_checkpoint()`)
+	for range 5 {
+		d.settle(s, &Settlement{Done: d.sweep(s, 10)})
+	}
+	d.Exec(`CHECKPOINT`)
+	if after := testdb.One[int64](d, d.Conn, `SELECT next_multixact_id::text::bigint FROM pg_control_checkpoint()`); after != before {
+		t.Errorf("%d multixacts", after-before)
 	}
 }
 

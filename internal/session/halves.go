@@ -76,7 +76,7 @@ func IsConstraint(err error) bool {
 // maxRefused is how many items are refused, and none accepted, until the reason is taken for one that no single item has.
 const maxRefused = 256
 
-// InHalves writes items after a write of all of them was refused. It calls write, which is one transaction, with all
+// InHalves writes items after a write of all of them was refused. It calls write, which keeps all or nothing of its items, with all
 // items, and after a refusal that [IsOfRow] with each half of them, down to the single item. It returns the refused
 // items, which are all that is not written. If it returns another error, some items may be written.
 func InHalves[T any](items []T, write func(some []T) error) (refused []Refused[T], err error) {

@@ -81,7 +81,7 @@ func SetDirect(ctx context.Context, conn *pgx.Conn) error {
 // searchNothing returns the setting for statements that name the schema of each table.
 func searchNothing() [2]string { return [2]string{"search_path", "pg_catalog, pg_temp"} }
 
-// SetForeign is [SetDirect] with the settings of [Foreign].
+// SetForeign applies the settings of [Foreign] to a direct session, and keeps its search_path.
 func SetForeign(ctx context.Context, conn *pgx.Conn) error { return setDirect(ctx, conn, Foreign()) }
 
 // RefuseHiddenDirect changes only how a direct session treats row level security, and its search_path, as [SetDirect] does.

@@ -36,8 +36,8 @@ func CheckPause(destination string, p observe.Pause) error {
 	return nil
 }
 
-// SetPause pauses a destination for all relays. A destination that is already paused gets the new reason and the name of the
-// person, and keeps both if there is no new reason. The time of p is ignored: the database sets it. The schema has the tables.
+// SetPause pauses a destination for all relays. If it is already paused, a new reason replaces the stored reason and author;
+// without a reason both stay. The database sets the time, and ignores p.Since. The tables must exist.
 func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
 	tag, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` AS p (destination, paused_by, reason) VALUES ($1, $2, $3)
 		ON CONFLICT (destination) DO UPDATE SET

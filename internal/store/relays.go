@@ -89,7 +89,7 @@ func (r *DestinationReport) Stats() observe.DestinationStats {
 	return s
 }
 
-// worse reports whether a destination is less well by this report than by another one.
+// worse reports whether r describes a worse state than the other report.
 func (r *DestinationReport) worse(than *DestinationReport) bool {
 	return slices.Compare(r.severities(), than.severities()) > 0
 }
@@ -107,8 +107,8 @@ func (r *DestinationReport) severities() []int {
 	return severities
 }
 
-// Reports returns the reports of the live relays, one per destination, by name: that of the relay for which the destination is
-// least well. complete is false if a relay may have destinations that it has not reported, or no relay lives.
+// Reports returns one report per destination, by name: the worst of the live relays. complete is false if a relay may have
+// unreported destinations, or none is live.
 func Reports(relays []RelaySession) (all []DestinationReport, complete bool) {
 	worst := make(map[string]DestinationReport)
 	complete = len(relays) > 0

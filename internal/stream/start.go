@@ -252,7 +252,7 @@ func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error
 	return all[max(0, len(all)-maxUncommitted):], err
 }
 
-// Beginning is where a destination without a position would begin, or where one continues that comes back.
+// Beginning is where a new destination begins, or where a returning one continues.
 type Beginning struct {
 	Destination string
 	// From is the start that counts: now for a later destination without a start_from.

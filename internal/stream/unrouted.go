@@ -635,7 +635,7 @@ FROM (SELECT event_id, event_type FROM outbox_deliveries WHERE destination = '' 
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
 // sqlHand inserts a row for each destination that gets an event, in the shard of the event. It returns how many rows are
-// missing then, because a trigger has ignored their write. NOT IN compares by a hash; a join may compare each row with each
+// missing because a trigger suppressed their insert. NOT IN compares by a hash; a join may compare each row with each
 // other, for many seconds. OFFSET 0 makes the second condition a search by the primary key, for the few rows that are left.
 func sqlHand() string {
 	return `WITH n AS MATERIALIZED (SELECT destination, max(shards) AS shards

@@ -22,7 +22,7 @@ func Text(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, isForeign)
 }
 
-// isSpace reports whether r is a control character that text has.
+// isSpace reports whether r is a control character that plain text may contain.
 func isSpace(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }
 
 // Payload returns data if it is text. Otherwise it returns the size and the first bytes as a hex dump, in several

@@ -115,9 +115,8 @@ func (c *Config) validate(relays []*notifyd.Relay) error {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.http.ServeHTTP(w, r) }
 
-// Close ends the streams of the console, which http.Server.Shutdown would wait for, and the replays that were begun at it:
-// register it with http.Server.RegisterOnShutdown, or call it before. The relays may run on. Close does nothing the second
-// time.
+// Close ends the streams of the console, for which http.Server.Shutdown would wait, and the replays started there. Register it
+// with http.Server.RegisterOnShutdown. The relays keep running. A second call does nothing.
 func (h *Handler) Close() {
 	h.stop()
 	if h.console != nil {
@@ -146,7 +145,7 @@ func (h *Handler) registry(ctx context.Context) (*prometheus.Registry, error) {
 // version returns the version of the program, as the first relay has it.
 func (h *Handler) version() string { return h.relays[0].Config().Program.Version }
 
-// live returns why only a restart is likely to help; nil else.
+// live returns why only a restart is likely to help, or nil.
 func (h *Handler) live() error {
 	var errs []error
 	for _, r := range h.relays {
@@ -164,7 +163,7 @@ func (h *Handler) checks() []admin.Check {
 	return admin.RelayChecks(h.relays[0].Ready(), h.relays[0])
 }
 
-// checksOfMany has one condition: a relay that does not work does not make the others useless.
+// checksOfMany returns one condition, that any relay works: a failed relay does not make the program unready.
 func (h *Handler) checksOfMany() []admin.Check {
 	return []admin.Check{
 		{Name: "started", Do: func() error {

@@ -5,7 +5,7 @@
 //
 //	oteltrace.Write(ctx, tx, outbox.Event{Type: "order.placed", Payload: order})
 //
-// [Write] and its like are the functions of package outbox, with the trace of their context: its span becomes the event's
+// [Write] and the other functions mirror package outbox, and add the trace of their context: its span becomes the event's
 // headers traceparent and tracestate (W3C Trace Context), and deliveries and consumers continue its trace. Package outbox
 // alone has no dependency.
 //

@@ -121,9 +121,9 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	checked.Destinations, checked.Routes = len(c.Destinations), len(c.Routes)
 	checked.Outboxes, checked.Query = len(c.Outboxes.List), c.Outboxes.Query != ""
 	if online {
-		var isQueue bool
-		isQueue, err = checkTables(ctx, c)
-		if err == nil && !isQueue {
+		var areStreams bool
+		areStreams, err = checkTables(ctx, c)
+		if err == nil && areStreams {
 			for _, w := range c.IgnoredByStream() {
 				checked.Warnings = append(checked.Warnings, mistake(w))
 			}
@@ -142,8 +142,9 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	return checked, nil
 }
 
-// checkTables is an error if a relay could not work with the table of an outbox. isQueue reports that one is a queue.
-func checkTables(ctx context.Context, c *config.Config) (isQueue bool, err error) {
+// checkTables is an error if a relay could not work with the table of an outbox. areStreams reports that there is a table, and
+// that all are streams.
+func checkTables(ctx context.Context, c *config.Config) (areStreams bool, err error) {
 	if !c.Outboxes.Used() {
 		return checkTableOf(ctx, c)
 	}
@@ -151,19 +152,21 @@ func checkTables(ctx context.Context, c *config.Config) (isQueue bool, err error
 	if err != nil {
 		return false, err
 	}
+
 	errs := []error{wrong}
+	areStreams = len(all) > 0
 	for i := range all {
 		one, err := checkTableOf(ctx, c.For(&all[i]))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("outbox %s: %w", all[i].Name, err))
 		}
-		isQueue = isQueue || one
+		areStreams = areStreams && one
 	}
-	return isQueue, errors.Join(errs...)
+	return areStreams, errors.Join(errs...)
 }
 
-// checkTableOf is an error if no relay could work with the table of a configuration. isQueue reports that it is a queue.
-func checkTableOf(ctx context.Context, c *config.Config) (isQueue bool, err error) {
+// checkTableOf is an error if no relay could work with the table of a configuration. isStream reports that it is a stream.
+func checkTableOf(ctx context.Context, c *config.Config) (isStream bool, err error) {
 	conn, err := outboxes.OpenTable(ctx, c, "check")
 	if err != nil {
 		return false, err
@@ -171,5 +174,5 @@ func checkTableOf(ctx context.Context, c *config.Config) (isQueue bool, err erro
 	defer store.Close(ctx, conn.Conn)
 	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
 
-	return state.Mode == outboxsql.ModeQueue, err
+	return state.Mode == outboxsql.ModeStream, err
 }
