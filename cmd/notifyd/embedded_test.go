@@ -1,14 +1,19 @@
+//go:build unix
+
 package main
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -190,5 +195,45 @@ func TestEmbeddedConsoleOfSeveral(t *testing.T) {
 	}
 	if code, _ := v.post("/ops/console/outbox/north/destinations/pause", url.Values{"destination": {"of-north"}}); code != http.StatusForbidden {
 		t.Errorf("a pause at a console that is read-only: %d", code)
+	}
+}
+
+// TestSetUpModule runs the commands of docs/library.md, which make a module of the program of examples/embedded. The program
+// creates the tables, handles an event, serves its endpoints, and ends with 0 when it is told to stop.
+func TestSetUpModule(t *testing.T) {
+	t.Parallel()
+	at, dir := testenv.Database(t), t.TempDir()
+	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
+	repository, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := testenv.ReadFile(t, root+"examples/embedded/main.go")
+	testenv.WriteFile(t, filepath.Join(dir, "main.go"), strings.ReplaceAll(program, "127.0.0.1:9470", address))
+
+	// The shell becomes the program, so that the signal reaches it.
+	typed := strings.NewReplacer("=../notifyd", "="+repository, "postgres://app@localhost:5432/app", "'"+at+"'", "go run .", "exec ./shop")
+	script := "set -e\ncd '" + dir + "'\n"
+	for _, st := range steps(testenv.ReadFile(t, root+"docs/library.md")) {
+		if st.language == "sh" {
+			script += strings.ReplaceAll(typed.Replace(st.text), "DATABASE_URL=", "go build -o shop .\nDATABASE_URL=") + "\n"
+		}
+	}
+	p := startProgram(t, strings.NewReader(script), "bash")
+
+	until(t, at, `SELECT to_regclass('outbox_relays') IS NOT NULL`)
+	until(t, at, `SELECT EXISTS (SELECT FROM outbox_relays)`)
+	until(t, at, `SELECT state = 'done' FROM outbox_events WHERE id = `+publishTo(t, at, "order.placed", "{}"))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer := testenv.Ask(t, http.DefaultClient, request); answer.Code != http.StatusOK {
+		t.Errorf("not ready: %d", answer.Code)
+	}
+
+	p.signal(t, syscall.SIGTERM)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("ended with %d:\n%s", code, p.stderr.text())
 	}
 }

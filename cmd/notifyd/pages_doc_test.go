@@ -43,6 +43,7 @@ func TestReadmePage(t *testing.T) {
 		"notifyd events list --state dead":                {before: func() { s.dead("order.placed") }, says: `order\.placed .* dead +mail dead`},
 		"notifyd dlq list --group":                        {says: `mail +order\.placed`},
 		"notifyd dlq replay --destination mail --rate 50": {says: `replayed 1 of 1 dead letter`},
+		"notifyd console":                                 {run: func(step) {}}, // TestConsoleCommand runs it: it does not end
 		"notifyd plan -c new.yaml --against notifyd.yaml": {
 			before: func() { s.write("new.yaml", strings.Replace(config, "to: audit}", "to: [audit, mail]}", 1)) },
 			says:   `\*: audit -> audit, mail`,
