@@ -23,14 +23,21 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// prepare waits for the database and checks the schema.
+// prepare waits for the database, checks the schema and creates the engine.
 func (r *Relay) prepare(ctx context.Context) error {
 	const start = "start of the relay"
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 
 	for ctx.Err() == nil {
-		err := r.checkSchema(ctx)
+		t, err := r.checkSchema(ctx)
+		if err == nil {
+			err = r.createEngine(ctx, t)
+		}
+		if err == nil {
+			err = r.missDestinations(ctx)
+		}
+
 		switch {
 		case err == nil:
 			store.Report(r.dispatcher, start, nil)
@@ -92,57 +99,66 @@ func (r *Relay) sharePooler(ctx context.Context) {
 	}
 }
 
-func (r *Relay) checkSchema(ctx context.Context) error {
+// table is what a relay learns of its table before it creates an engine.
+type table struct {
+	isStream bool
+	isShared bool // connections lead through a pooler
+}
+
+// checkSchema reads the table, and returns an error if this relay cannot work with it. It changes nothing.
+func (r *Relay) checkSchema(ctx context.Context) (t table, err error) {
 	conn, err := r.connector.Open(ctx, "check")
 	if err != nil {
-		return err
+		return t, err
 	}
 	defer store.Close(ctx, conn.Conn)
 
 	if err := outboxsql.Check(ctx, conn, r.config.Schema); err != nil {
-		return err
+		return t, err
 	}
 
 	state, err := outboxsql.ReadState(ctx, conn, r.config.Schema)
 	if err != nil {
-		return err
+		return t, err
 	}
 	if err := state.Home.Check(r.config.Schema); err != nil {
-		return err
+		return t, err
 	}
 
-	r.stream = state.Mode == outboxsql.ModeStream
-	if r.stream {
-		if err := pgschema.CheckIDs(ctx, conn, r.config.Schema); err != nil {
-			return err
-		}
-		if r.session != nil { // of an attempt that has failed
-			r.session.Close(ctx)
-		}
-		if conn.IsShared() {
-			r.sharePooler(ctx)
-		}
-
-		r.readStream()
-		return r.missDestinations(ctx)
-	}
-
-	if len(r.needy) > 0 {
-		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
+	t.isStream = state.Mode == outboxsql.ModeStream
+	t.isShared = conn.IsShared()
+	switch {
+	case t.isStream:
+		return t, pgschema.CheckIDs(ctx, conn, r.config.Schema)
+	case len(r.needy) > 0:
+		return t, fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
 			r.config.Schema, strings.Join(r.needy, ", "), ErrNeedsStream)
+	case t.isShared:
+		return t, store.ErrPooler
+	default:
+		return t, nil
+	}
+}
+
+// createEngine creates the engine for the table. After an error it can be called again.
+func (r *Relay) createEngine(ctx context.Context, t table) error {
+	r.stream = t.isStream
+	if !t.isStream {
+		if r.queue.Load() == nil {
+			r.claimQueue()
+		}
+		return r.session.Hold(ctx)
 	}
 
-	if conn.IsShared() {
-		return store.ErrPooler
+	if r.session != nil { // of an attempt that has failed
+		r.session.Close(ctx)
 	}
-	if r.queue.Load() == nil {
-		r.claimQueue()
+	if t.isShared {
+		r.sharePooler(ctx)
 	}
-	if err := r.session.Hold(ctx); err != nil {
-		return err
-	}
+	r.readStream()
 
-	return r.missDestinations(ctx)
+	return nil
 }
 
 // missDestinations reports once the destinations that this relay does not have and for which
