@@ -35,6 +35,7 @@ import (
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/routing"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
@@ -639,7 +640,7 @@ func (r *Relay) reports() []store.DestinationReport {
 func (p *pauses) follow(ctx context.Context) {
 	failing := false
 	clock := clockWatch{relay: p.relay}
-	for pause(ctx, pausePoll) {
+	for sleep.For(ctx, pausePoll) {
 		now, err := p.honour(ctx)
 		if err == nil {
 			err = clock.look(ctx, now)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	sessions "github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -74,7 +75,7 @@ func (p *purger) run(ctx context.Context) {
 		wait = idlePause
 	}
 
-	for pause(ctx, wait) {
+	for sleep.For(ctx, wait) {
 		p.purgeAll(ctx)
 		p.lookForRemoved(ctx)
 		done()
@@ -140,7 +141,7 @@ func (p *purger) purgeRange(ctx context.Context, session *store.Session, in stor
 			return
 		}
 
-		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
+		more = more && sleep.For(ctx, max(purgePause, purgeShare*time.Since(began)))
 	}
 }
 

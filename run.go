@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/queue"
 	sessions "github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/stream"
 	"github.com/notifyd/notifyd/listener"
@@ -55,12 +56,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 			store.Report(r.dispatcher, start, err)
 		}
 
-		timer := time.NewTimer(pause.NextBackOff())
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		sleep.For(ctx, pause.NextBackOff())
 	}
 
 	return nil
@@ -273,19 +269,6 @@ func (r *Relay) announce(ctx context.Context) {
 	close(r.ready)
 }
 
-// pause returns false if ctx ends before d is over.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // eventEngine finds the events to deliver: package queue for a queue, package stream for a stream.
 type eventEngine interface {
 	runner
@@ -486,7 +469,7 @@ func (r *Relay) awaitIdle(ctx context.Context, purged <-chan struct{}) bool {
 
 		idle = is
 		ended = now
-		if !pause(ctx, idlePause) {
+		if !sleep.For(ctx, idlePause) {
 			return false
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgxlisten"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // Connect opens a connection for a [Listener] or [Trigger], which closes it.
@@ -183,13 +185,8 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 
 	l.connected = time.Time{} // its duration has been used
 	if lost || l.failed {
-		timer := time.NewTimer(l.pauses.NextBackOff())
-		defer timer.Stop()
-
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, l.pauses.NextBackOff()) {
 			return nil, context.Cause(ctx)
-		case <-timer.C:
 		}
 	}
 

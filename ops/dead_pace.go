@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // smooth is the largest number of batches per second of a limited action: at 100 letters a second,
@@ -33,7 +35,7 @@ func inBatches(ctx context.Context, a BulkAction, do func(n int) (done int, err 
 			return err
 		}
 		if a.Rate > 0 {
-			wait(ctx, pause(done, a.Rate)-time.Since(begin))
+			sleep.For(ctx, pause(done, a.Rate)-time.Since(begin))
 		}
 	}
 }
@@ -42,19 +44,4 @@ func inBatches(ctx context.Context, a BulkAction, do func(n int) (done int, err 
 func pause(n int, rate float64) time.Duration {
 	const longest = math.MaxInt64 / 2
 	return time.Duration(math.Min(longest, float64(n)/rate*float64(time.Second)))
-}
-
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

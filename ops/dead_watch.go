@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // WatchCounts counts the outcomes of replayed dead letters.
@@ -117,7 +119,7 @@ func (w *Watch) Await(ctx context.Context) (WatchCounts, error) {
 			pause = watchFirst
 		}
 
-		wait(ctx, pause)
+		sleep.For(ctx, pause)
 	}
 }
 

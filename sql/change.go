@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // DefaultLockPatience is how long [Migrate], [Partition] and [SetMode] try to lock tables that are in
@@ -135,7 +136,7 @@ func (c *change) again(ctx context.Context, f func() error) error {
 		if busy {
 			pause = schemaPoll
 		}
-		if !rest(ctx, pause) {
+		if !sleep.For(ctx, pause) {
 			return fmt.Errorf("wait for %s: %w", waitsFor(busy), context.Cause(ctx))
 		}
 	}
@@ -174,19 +175,6 @@ func (w *wait) tell(ctx context.Context, busy bool) {
 func (w *wait) gaveUp(ctx context.Context, err error, busy bool) error {
 	return fmt.Errorf("%w: waited %v for %s, %d tries, in use by: %s: end that transaction, and repeat the command",
 		err, time.Since(w.began).Round(time.Second), waitsFor(busy), w.tries, w.holders(ctx, busy))
-}
-
-// rest returns false if ctx ends before d is over.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // holders names the sessions that use the tables, or those that change the schema, longest first.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // ErrStream is returned if outbox_events cannot be read as a stream, because events would be
@@ -176,7 +177,7 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 		}
 
 		if time.Now().Before(deadline) {
-			if !rest(ctx, relaysLook) {
+			if !sleep.For(ctx, relaysLook) {
 				return nil, context.Cause(ctx)
 			}
 			continue
@@ -219,7 +220,7 @@ func (m *modeChange) expire(ctx context.Context, which string) error {
 	}
 
 	for deadline := time.Now().Add(relaysEnd); time.Now().Before(deadline); {
-		if !rest(ctx, relaysLook) {
+		if !sleep.For(ctx, relaysLook) {
 			return context.Cause(ctx)
 		}
 		if now, err := seen(); err != nil || now == "" {

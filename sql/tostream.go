@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // span is the range of ids from low (inclusive) to high (exclusive).
@@ -230,7 +231,7 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 			who := m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), open)
 			return fmt.Errorf("for %v transactions that have drawn ids have not ended (%s; prepared ones: see pg_prepared_xacts): "+
 				"end them, and repeat the command", time.Since(w.began).Round(time.Millisecond), who)
-		case !rest(ctx, drawersPoll):
+		case !sleep.For(ctx, drawersPoll):
 			return fmt.Errorf("wait for transactions that have drawn ids: %w", context.Cause(ctx))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // outage makes the destination unavailable, by the network if there is one.
@@ -200,7 +201,7 @@ func (r *relay) run(ctx context.Context) {
 		r.ledger.send(events)
 		r.deliver(ctx, events)
 		r.batches.Add(1)
-		rest(ctx, between)
+		sleep.For(ctx, between)
 	}
 	if ctx.Err() != nil && r.end == "" {
 		r.end = fmt.Sprintf("the stream was ended: %v", context.Cause(ctx))
@@ -235,17 +236,7 @@ func (r *relay) deliver(ctx context.Context, events []*delivery.Event) {
 
 		events = failed
 		if len(events) > 0 {
-			rest(ctx, wait)
+			sleep.For(ctx, wait)
 		}
-	}
-}
-
-// rest waits for d, or until ctx is done.
-func rest(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }

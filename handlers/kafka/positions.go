@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // The topic of the positions is compacted, and its first partition holds all positions: a record
@@ -259,11 +261,7 @@ func findCoordinator(ctx context.Context, client *kgo.Client, id string) error {
 			return err
 		}
 
-		pause := time.NewTimer(coordinatorPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !sleep.For(ctx, coordinatorPause) {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 const (
@@ -45,12 +47,12 @@ func (e *busyError) Error() string { return fmt.Sprintf("%s: the next turn is in
 // ctx's cause, or at once with a busyError if the turn comes after ctx's deadline.
 func (g *gate) wait(ctx context.Context, channel string) error {
 	for {
-		if err := sleep(ctx, g.held(), busyError{what: "slack has asked for a pause", asked: true}); err != nil {
+		if err := pause(ctx, g.held(), busyError{what: "slack has asked for a pause", asked: true}); err != nil {
 			return err
 		}
 
 		turn := g.channel(channel).Reserve()
-		if err := sleep(ctx, turn.Delay(), busyError{what: "slack allows one message per second and channel"}); err != nil {
+		if err := pause(ctx, turn.Delay(), busyError{what: "slack allows one message per second and channel"}); err != nil {
 			turn.Cancel()
 			return err
 		}
@@ -111,8 +113,8 @@ func (g *gate) forget() {
 	}
 }
 
-// sleep waits for d. It fails at once with busy if ctx ends before that.
-func sleep(ctx context.Context, d time.Duration, busy busyError) error {
+// pause waits for d. It fails at once with busy if ctx ends before that.
+func pause(ctx context.Context, d time.Duration, busy busyError) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -126,13 +128,8 @@ func sleep(ctx context.Context, d time.Duration, busy busyError) error {
 		return &busy
 	}
 
-	t := time.NewTimer(d)
-	defer t.Stop()
-
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !sleep.For(ctx, d) {
 		return context.Cause(ctx)
 	}
+	return nil
 }

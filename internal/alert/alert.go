@@ -19,6 +19,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/login"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // EventType is the type of the events that handlers get.
@@ -116,7 +117,7 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	defer cancel()
 	others.Go(func() {
 		<-ctx.Done()
-		sleep(lasting, farewell)
+		sleep.For(lasting, farewell)
 		cancel()
 	})
 	if oldest != nil && a.cfg.OldestWaiting > 0 {
@@ -147,7 +148,7 @@ func (a *Alerter) gather(ctx context.Context, last time.Time) bool {
 	if !last.IsZero() {
 		pause = max(pause, a.cfg.Every-time.Since(last))
 	}
-	return sleep(ctx, pause)
+	return sleep.For(ctx, pause)
 }
 
 // take empties the collection.
@@ -219,7 +220,7 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Eve
 		if e.Attempt == 1 {
 			a.log.WarnContext(ctx, "alert not sent yet", "destination", t.Name, "err", err)
 		}
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 	}
 }
 
@@ -238,7 +239,7 @@ func deliver(ctx context.Context, h delivery.Handler, e *delivery.Event) (err er
 // watch raises an incident when an event has waited too long, and another when no event has.
 func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 	late := false
-	for sleep(ctx, checkEvery) {
+	for sleep.For(ctx, checkEvery) {
 		age, err := oldest(ctx)
 		if err != nil {
 			continue // the relay reports an unavailable database
@@ -255,18 +256,6 @@ func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 		}
 		late = !late
 		a.Observe(i)
-	}
-}
-
-// sleep waits for d. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

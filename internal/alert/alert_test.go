@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -274,7 +275,7 @@ func TestStopWhileSending(t *testing.T) {
 		}
 		arrived := 0
 		slow := delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
-			if !sleep(ctx, 2*time.Second) {
+			if !sleep.For(ctx, 2*time.Second) {
 				return ctx.Err()
 			}
 			arrived++

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/sleep"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -201,12 +202,8 @@ func Run(ctx context.Context, db outboxsql.DB, statements string, patience time.
 				err, waited.Round(time.Second))
 		}
 
-		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // spreads attempts, hides nothing
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, pause/2+rand.N(pause)) { //nolint:gosec // spreads attempts, hides nothing
 			return fmt.Errorf("wait for a lock on the table: %w", context.Cause(ctx))
-		case <-timer.C:
 		}
 	}
 }

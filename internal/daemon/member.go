@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 const (
@@ -98,12 +99,8 @@ func (m *member) run(ctx context.Context, c *config.Config, g *generation, pause
 		if before == nil || before.Error() != err.Error() {
 			m.log.ErrorContext(ctx, "outbox not relayed", "err", err)
 		}
-		timer := time.NewTimer(pause.NextBackOff())
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, pause.NextBackOff()) {
 			return
-		case <-timer.C:
 		}
 	}
 }

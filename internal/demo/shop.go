@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/outbox"
 )
 
@@ -128,12 +129,9 @@ const (
 // a short demo shows that such an order sends nothing.
 func (d *demo) place(ctx context.Context) error {
 	for n := 0; d.shop.committed() < d.Orders; n++ {
-		pause := time.NewTimer(time.Duration(rand.ExpFloat64() * float64(meanPause))) //nolint:gosec // an interval of the demo
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		pause := time.Duration(rand.ExpFloat64() * float64(meanPause)) //nolint:gosec // an interval of the demo
+		if !sleep.For(ctx, pause) {
 			return context.Cause(ctx)
-		case <-pause.C:
 		}
 		card := func() error {
 			if n == 1 || rand.Float64() < refusedShare { //nolint:gosec // the same

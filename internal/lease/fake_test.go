@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // The fakes below are a server and relays in virtual time, for the model of the holder.
@@ -139,7 +141,7 @@ type fakeSession struct {
 func (f *fakeServer) connect(r *fakeRelay) (table, func(), error) {
 	r.awake()
 	if r.is(func() bool { return r.cut }) {
-		sleep(context.Background(), answerWithin)
+		sleep.For(context.Background(), answerWithin)
 		return nil, nil, errFake
 	}
 	f.mu.Lock()
@@ -160,17 +162,17 @@ func (f *fakeServer) connect(r *fakeRelay) (table, func(), error) {
 func (s *fakeSession) call(do func()) error {
 	s.relay.awake()
 	if s.relay.is(func() bool { return s.relay.cut }) {
-		sleep(context.Background(), answerWithin)
+		sleep.For(context.Background(), answerWithin)
 		return errFake
 	}
-	sleep(context.Background(), fakeRoundTrip/2)
+	sleep.For(context.Background(), fakeRoundTrip/2)
 	s.server.mu.Lock()
 	lives := s.server.sessions[s]
 	if lives {
 		do()
 	}
 	s.server.mu.Unlock()
-	sleep(context.Background(), fakeRoundTrip/2)
+	sleep.For(context.Background(), fakeRoundTrip/2)
 	s.relay.awake()
 	if !lives || s.relay.is(func() bool { return s.relay.killed }) {
 		return errFake
@@ -261,10 +263,10 @@ type fakeWriter struct {
 func (w *fakeWriter) call(life string, do func()) (err error) {
 	w.relay.awake()
 	if w.relay.is(func() bool { return w.relay.cut }) {
-		sleep(context.Background(), answerWithin)
+		sleep.For(context.Background(), answerWithin)
 		return errFake
 	}
-	sleep(context.Background(), fakeRoundTrip/2)
+	sleep.For(context.Background(), fakeRoundTrip/2)
 	w.server.mu.Lock()
 	switch {
 	case w.relay.is(func() bool { return w.relay.killed }):
@@ -275,7 +277,7 @@ func (w *fakeWriter) call(life string, do func()) (err error) {
 		do()
 	}
 	w.server.mu.Unlock()
-	sleep(context.Background(), fakeRoundTrip/2)
+	sleep.For(context.Background(), fakeRoundTrip/2)
 	w.relay.awake()
 	return err
 }
@@ -291,7 +293,7 @@ func (w *fakeWriter) create(_ context.Context, life string, missing []string) er
 }
 
 func (w *fakeWriter) take(_ context.Context, life string, seen row) (epoch int64, err error) {
-	sleep(context.Background(), w.slow)
+	sleep.For(context.Background(), w.slow)
 	err = w.call(life, func() {
 		for _, r := range w.server.rows {
 			if r.id == seen.id && r.epoch == seen.epoch {
@@ -443,10 +445,10 @@ func (u *fakeShard) run() {
 			return
 		}
 		if !begins {
-			sleep(context.Background(), 10*time.Millisecond)
+			sleep.For(context.Background(), 10*time.Millisecond)
 			continue
 		}
-		sleep(context.Background(), u.relay.model.duration())
+		sleep.For(context.Background(), u.relay.model.duration())
 		u.relay.awake()
 		u.relay.model.ends(u)
 	}
@@ -505,7 +507,7 @@ func (w *fakeWriter) arrange(ctx context.Context, life, destination string) erro
 	if err := w.call(life, func() { marked = w.markLocked(destination, layout) }); err != nil || marked == 0 {
 		return err
 	}
-	if sleep(ctx, w.moves); ctx.Err() != nil {
+	if sleep.For(ctx, w.moves); ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return w.call(life, func() { w.beginLocked(destination, layout, marked) })

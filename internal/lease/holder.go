@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/modelock"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	sessions "github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -322,7 +323,7 @@ func (h *Holder) Run(ctx context.Context) error {
 			pause.Reset()
 		}
 
-		sleep(ctx, pause.NextBackOff())
+		sleep.For(ctx, pause.NextBackOff())
 	}
 
 	return nil
@@ -1084,14 +1085,4 @@ func (h *Holder) unreport(id int32) {
 // jittered returns about d.
 func jittered(d time.Duration) time.Duration {
 	return d - d/5 + rand.N(2*d/5) //nolint:gosec // spreads the reads, hides nothing
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

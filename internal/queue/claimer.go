@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -120,7 +121,7 @@ func (c *claimer) abandon(ctx context.Context, pauses store.Pauses, err error) {
 	}
 
 	for isPanic := true; isPanic && ctx.Err() == nil; {
-		sleep(ctx, pauses.After(err))
+		sleep.For(ctx, pauses.After(err))
 		unlocked := engine.Protected("a claimer", func() error {
 			_, err := c.session.Settle(context.WithoutCancel(ctx), &Settlement{})
 			return err
@@ -134,7 +135,7 @@ func (c *claimer) abandon(ctx context.Context, pauses store.Pauses, err error) {
 // without them an idle claimer would keep reporting the refusal.
 func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err error) {
 	for err != nil && ctx.Err() == nil {
-		sleep(ctx, pauses.After(err))
+		sleep.For(ctx, pauses.After(err))
 		if store.IsDown(err) {
 			return
 		}
@@ -180,7 +181,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	}
 
 	if passed {
-		sleep(ctx, excludePause)
+		sleep.For(ctx, excludePause)
 	}
 
 	if err != nil || claimed.Cut || passed {
@@ -465,7 +466,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			c.log.ErrorContext(ctx, "results not recorded", "err", again, "events", len(held.work))
 			return errors.Join(err, again)
 		}
-		sleep(until, c.pauses.After(again))
+		sleep.For(until, c.pauses.After(again))
 	}
 
 	// The deliveries that succeeded are stored. The leases and retries are withheld after a refusal. They are lost with a
@@ -476,7 +477,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 
 	if unexplained {
 		// The database would accept the refused settlement now, but may refuse the next one.
-		sleep(ctx, c.pauses.After(err))
+		sleep.For(ctx, c.pauses.After(err))
 	}
 	c.accepted()
 	return err
@@ -489,7 +490,7 @@ func (c *claimer) slowDown(ctx context.Context, refused []Refused, alone bool) {
 		c.pauses.Reset()
 	case alone:
 		c.e.sched.pauseClaims(+1)
-		sleep(ctx, c.pauses.After(refused[0].Err))
+		sleep.For(ctx, c.pauses.After(refused[0].Err))
 		c.e.sched.pauseClaims(-1)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wake"
 	"github.com/notifyd/notifyd/observe"
@@ -239,7 +240,7 @@ func (e *Engine) maintain(ctx context.Context) {
 			pause = max(pause, failing.After(err))
 		}
 
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 	}
 }
 
@@ -323,14 +324,4 @@ const (
 func reconnectPauses() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
 		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

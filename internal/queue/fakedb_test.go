@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // fakeDB is the database in memory, with the behavior that the package relies on: row locks that others skip, rows that
@@ -333,7 +334,7 @@ func (b *fakeTrigger) Suppress() {
 }
 
 func (b *fakeTrigger) Release(ctx context.Context) (uint64, error) {
-	sleep(ctx, b.db.roundTrip)
+	sleep.For(ctx, b.db.roundTrip)
 	if b.db.fault(0, "ring") != noFault {
 		b.close() // the lock dies with the connection
 		return 0, errLost

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // fakeLeases maintains leases like Maintenance.
@@ -18,7 +19,7 @@ type fakeLeases struct {
 
 // enter makes the round trip that every method begins with.
 func (k *fakeLeases) enter(ctx context.Context, op string) (faultKind, error) {
-	sleep(ctx, k.db.roundTrip)
+	sleep.For(ctx, k.db.roundTrip)
 	if ctx.Err() != nil {
 		return noFault, context.Cause(ctx)
 	}
@@ -31,7 +32,7 @@ func (k *fakeLeases) enter(ctx context.Context, op string) (faultKind, error) {
 	default:
 	}
 	if kind == hung {
-		sleep(ctx, hangs)
+		sleep.For(ctx, hangs)
 	}
 	return kind, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // fakeSession claims and settles like Session: it reconnects, a lost connection unlocks everything, and after a lost
@@ -32,7 +33,7 @@ func (s *fakeSession) Claim(ctx context.Context, q Query) (Claimed, error) {
 	}
 	s.conn = true
 	there, back := s.db.travel()
-	sleep(context.WithoutCancel(ctx), there)
+	sleep.For(context.WithoutCancel(ctx), there)
 	switch s.db.fault(s.owner, "claim") {
 	case noFault:
 	case refused:
@@ -43,7 +44,7 @@ func (s *fakeSession) Claim(ctx context.Context, q Query) (Claimed, error) {
 		return Claimed{}, errLost
 	}
 	c := s.claim(q)
-	sleep(context.WithoutCancel(ctx), back)
+	sleep.For(context.WithoutCancel(ctx), back)
 	s.db.set(func() { s.db.note("%p claims %v: %v", s, q, c) })
 	return c, nil
 }
@@ -170,8 +171,8 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) ([]Refused, er
 		st = rest
 	}
 	there, back := s.db.travel()
-	defer func() { sleep(context.WithoutCancel(ctx), back) }()
-	sleep(context.WithoutCancel(ctx), there)
+	defer func() { sleep.For(context.WithoutCancel(ctx), back) }()
+	sleep.For(context.WithoutCancel(ctx), there)
 	kind := s.db.fault(s.owner, "settle")
 	if kind == lostBefore || kind == refused {
 		s.db.set(func() { s.db.note("%p fails to settle %+v", s, *st) })
@@ -183,7 +184,7 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) ([]Refused, er
 	}
 	s.refused = false
 	if kind == hung {
-		sleep(context.WithoutCancel(ctx), hangs)
+		sleep.For(context.WithoutCancel(ctx), hangs)
 	}
 	s.lockAll(st)
 	s.db.mu.Lock()
@@ -216,7 +217,7 @@ func (s *fakeSession) lockAll(st *Settlement) {
 		if free {
 			return
 		}
-		sleep(context.Background(), time.Millisecond)
+		sleep.For(context.Background(), time.Millisecond)
 	}
 }
 

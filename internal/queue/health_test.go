@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/laneconf"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -39,7 +40,7 @@ func TestRunRampsUp(t *testing.T) {
 				t.Errorf("%d at once after %d answers", running, answers)
 			}
 			mu.Unlock()
-			sleep(ctx, 20*time.Millisecond)
+			sleep.For(ctx, 20*time.Millisecond)
 			mu.Lock()
 			defer mu.Unlock()
 			running--
@@ -190,7 +191,7 @@ type quota struct {
 
 func (q *quota) handler(takes time.Duration) delivery.Handler {
 	return q.calls.handler(func(ctx context.Context, _ *delivery.Event) error {
-		sleep(ctx, takes)
+		sleep.For(ctx, takes)
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		now := time.Now()
@@ -248,7 +249,7 @@ func TestRunThrottled(t *testing.T) {
 				}
 				w.commit()
 				for !db.empty() && time.Since(begin) < time.Hour {
-					sleep(context.Background(), time.Second)
+					sleep.For(context.Background(), time.Second)
 				}
 				took := time.Since(begin)
 				c.q.once(t, ids)
@@ -386,7 +387,7 @@ func TestRunThrottledBatches(t *testing.T) {
 		q := &quota{every: 5 * time.Millisecond, most: 50}
 		one := q.handler(0)
 		r.to(t, "a", delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error {
-			sleep(ctx, time.Millisecond)
+			sleep.For(ctx, time.Millisecond)
 			errs := make([]error, len(events))
 			for i, e := range events {
 				errs[i] = one.Deliver(ctx, e)
@@ -398,7 +399,7 @@ func TestRunThrottledBatches(t *testing.T) {
 		begin := time.Now()
 		ids := db.write("x", 4000)
 		for !db.empty() && time.Since(begin) < time.Hour {
-			sleep(context.Background(), time.Second)
+			sleep.For(context.Background(), time.Second)
 		}
 		took := time.Since(begin)
 		q.once(t, ids)

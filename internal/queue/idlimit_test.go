@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // canceled is the answer to a statement that took longer than the statement_timeout.
@@ -31,7 +33,7 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 		}
 		s.claimed(&q, &Claimed{}, canceled())
 		covered, others, steps := int64(math.MinInt64), 0, 0
-		for begin := time.Now(); covered < math.MaxInt64; sleep(t.Context(), 10*time.Millisecond) {
+		for begin := time.Now(); covered < math.MaxInt64; sleep.For(t.Context(), 10*time.Millisecond) {
 			if time.Since(begin) > 10*time.Minute {
 				t.Fatalf("%d of %d ids are covered after %d steps", covered, last, steps)
 			}
@@ -53,11 +55,11 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 					t.Fatalf("%v does not ask for the last id", q)
 				}
 				covered, steps = q.Upto, steps+1
-				sleep(t.Context(), 500*time.Millisecond)
+				sleep.For(t.Context(), 500*time.Millisecond)
 			default:
 				others++
 				if q.step {
-					sleep(t.Context(), 500*time.Millisecond)
+					sleep.For(t.Context(), 500*time.Millisecond)
 				}
 			}
 			s.claimed(&q, c, nil)

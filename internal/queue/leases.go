@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/withheld"
 	"github.com/notifyd/notifyd/observe"
@@ -173,7 +174,7 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 
 	err := ls.flush(ctx)
 	for err != nil && store.IsDown(err) && ctx.Err() == nil {
-		sleep(ctx, pause.NextBackOff()) // most connections can be replaced at once
+		sleep.For(ctx, pause.NextBackOff()) // most connections can be replaced at once
 		err = ls.flush(ctx)
 	}
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 func TestRunSavesWhatWasDeliveredWhenTheDatabaseGoes(t *testing.T) {
@@ -175,7 +176,7 @@ func newSlowTail(t *bubble, pause time.Duration) *slowTail {
 	lane.Concurrency = 2
 	t.r.to(t, "a", s.here.handler(func(ctx context.Context, _ *delivery.Event) error {
 		if slow.Load() {
-			sleep(ctx, pause)
+			sleep.For(ctx, pause)
 		}
 		return nil
 	}), lane, "x")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // Hard plans have everything at once: bursts, batches, delays, dead letters that a person handles,
@@ -146,9 +147,9 @@ func (m *model) pauseLane(p lanePause) {
 			m.t.Error(err)
 		}
 	}
-	sleep(context.Background(), p.at)
+	sleep.For(context.Background(), p.at)
 	at(func(r *relay) error { return r.Pause(p.dest) })
-	sleep(context.Background(), p.lasts)
+	sleep.For(context.Background(), p.lasts)
 	at(func(r *relay) error { return r.Resume(p.dest) })
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // The model test draws a plan first, runs it in a bubble of virtual time, and
@@ -65,7 +66,7 @@ func (m *model) deliver(ctx context.Context, ref deliveries.Ref, e *delivery.Eve
 			panic(p)
 		}
 	}()
-	sleep(ctx, s.slow)
+	sleep.For(ctx, s.slow)
 	class, err = m.answer(ctx, ref.Destination, e, &s, n)
 	return err
 }
@@ -184,13 +185,13 @@ func (m *model) newRelay(owner int64) *relay {
 }
 
 func (m *model) write(e *modelEvent) {
-	sleep(context.Background(), e.at)
+	sleep.For(context.Background(), e.at)
 	w := m.db.begin()
 	id := w.insertKeyed(e.typ, e.key, e.delay)
 	m.mu.Lock()
 	m.byID[id] = e
 	m.mu.Unlock()
-	sleep(context.Background(), e.commit)
+	sleep.For(context.Background(), e.commit)
 	w.commit()
 }
 
@@ -210,14 +211,14 @@ func (m *model) keep(i int, until <-chan struct{}) {
 		if s.relay != i {
 			continue
 		}
-		sleep(context.Background(), s.at-time.Since(m.begin))
+		sleep.For(context.Background(), s.at-time.Since(m.begin))
 		if s.cut {
 			m.cutOff(r)
 		}
 		if err := r.stop(); err != nil {
 			m.t.Error(err)
 		}
-		sleep(context.Background(), s.pause)
+		sleep.For(context.Background(), s.pause)
 		owner += 10
 		r = m.newRelay(owner)
 		m.starts(i, r)
@@ -248,10 +249,10 @@ func run(t *testing.T, plan *modelPlan) (broken []string) {
 		}
 		if plan.foreign > 0 {
 			writers.Go(func() {
-				sleep(context.Background(), plan.foreign)
+				sleep.For(context.Background(), plan.foreign)
 				w := m.db.begin()
 				if plan.lasts > 0 {
-					sleep(context.Background(), plan.lasts)
+					sleep.For(context.Background(), plan.lasts)
 					w.commit()
 				}
 			})
@@ -269,7 +270,7 @@ func run(t *testing.T, plan *modelPlan) (broken []string) {
 		}
 		writers.Wait()
 		for begin := time.Now(); m.left() > 0 && time.Since(begin) < modelLimit && !m.stalls(begin); {
-			sleep(context.Background(), 100*time.Millisecond)
+			sleep.For(context.Background(), 100*time.Millisecond)
 		}
 		close(until)
 		relays.Wait()

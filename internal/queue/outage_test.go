@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // place is a destination that can be down.
@@ -22,7 +23,7 @@ type place struct {
 
 func (p *place) handler() delivery.Handler {
 	return p.calls.handler(func(ctx context.Context, _ *delivery.Event) error {
-		sleep(ctx, p.delay)
+		sleep.For(ctx, p.delay)
 		if p.down.Load() {
 			return delivery.Unavailable(errors.New("connection refused"))
 		}
@@ -230,7 +231,7 @@ func TestRunProbesWithADueDeliveryAfterThePause(t *testing.T) {
 		var c calls
 		var n atomic.Int32
 		r.to(t, "a", c.handler(func(ctx context.Context, _ *delivery.Event) error {
-			sleep(ctx, 10*time.Millisecond) // long enough for others to find nothing
+			sleep.For(ctx, 10*time.Millisecond) // long enough for others to find nothing
 			switch n.Add(1) {
 			case 1:
 				return delivery.RetryAfter(time.Second, errors.New("once"))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // TestRunPoison: events over which the destination fails, all of them before the others,
@@ -19,7 +20,7 @@ func TestRunPoison(t *testing.T) {
 	for name, harm := range map[string]func(context.Context) error{
 		"drops": func(context.Context) error { return delivery.Unavailable(errors.New("connection reset")) },
 		"lingers": func(ctx context.Context) error {
-			sleep(ctx, timeout/2)
+			sleep.For(ctx, timeout/2)
 			return delivery.Unavailable(errors.New("no answer"))
 		},
 		"hangs": func(ctx context.Context) error {

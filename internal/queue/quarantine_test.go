@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 // TestRunPutsAside: in two minutes of outage each probe is another event than the one
@@ -34,7 +35,7 @@ func TestRunPutsAside(t *testing.T) {
 					if !down.Load() {
 						return nil
 					}
-					sleep(ctx, takes)
+					sleep.For(ctx, takes)
 					c.mu.Lock()
 					defer c.mu.Unlock()
 					losses[e.ID]++

@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/laneconf"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -168,7 +169,7 @@ func inBubble(t *testing.T, f func(t *bubble)) {
 
 // after lets virtual time pass, until all goroutines are idle.
 func after(d time.Duration) {
-	sleep(context.Background(), d)
+	sleep.For(context.Background(), d)
 	synctest.Wait()
 }
 
@@ -182,7 +183,7 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 		if time.Since(begin) > 100*time.Millisecond {
 			step = 20 * time.Millisecond
 		}
-		sleep(context.Background(), step)
+		sleep.For(context.Background(), step)
 	}
 	tb.Fatalf("not within a minute: %s", what)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 func TestRunDeliversAnnouncedEventsAtOnce(t *testing.T) {
@@ -33,7 +34,7 @@ func TestRunDeliversAnnouncedEventsAtOnce(t *testing.T) {
 // takes is a handler that takes d.
 func takes(d time.Duration) func(context.Context, *delivery.Event) error {
 	return func(ctx context.Context, _ *delivery.Event) error {
-		sleep(ctx, d)
+		sleep.For(ctx, d)
 		return ctx.Err()
 	}
 }

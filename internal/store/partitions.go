@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 const (
@@ -253,12 +254,8 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *session.Conn, at time
 			return nil
 		}
 
-		timer := time.NewTimer(keysPause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, keysPause) {
 			return fmt.Errorf("delete idempotency keys: %w", context.Cause(ctx))
-		case <-timer.C:
 		}
 	}
 }
