@@ -118,9 +118,9 @@ var splitTypes = []struct {
 	}},
 	{"a file for each measurement", map[string]int{
 		"cmd/bench.program":      2,
-		"internal/bench.compare": 6,
+		"internal/bench.compare": 5,
 		"internal/bench.drain":   9,
-		"internal/bench.env":     7,
+		"internal/bench.env":     6,
 		"internal/bench.latency": 2,
 		"internal/bench.trial":   5,
 	}},

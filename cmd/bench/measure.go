@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,43 +11,39 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/bench"
-	"github.com/notifyd/notifyd/internal/cli"
 )
 
 // errBench is returned after a bench whose result is not OK.
-var errBench = errors.New("events were lost")
+var errBench = errors.New("events were lost, or out of order")
 
-// measured runs a bench with the common options and prints its result.
-func measured[R interface{ OK() bool }](cmd *cobra.Command, p *program, measure func(context.Context, bench.Options) (R, error)) error {
+// measure runs an experiment with the common options and prints its result.
+func (p *program) measure(cmd *cobra.Command, x bench.Experiment) error {
 	p.started = true
 	out := cmd.OutOrStdout()
 	if p.asJSON {
 		out = cmd.ErrOrStderr() // standard output has only the result
 	}
-	kind, _ := p.lookup("TERM")
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	var result R
+
+	var result *bench.Result
 	err = p.profiled(func() (err error) {
-		result, err = measure(ctx, bench.Options{
-			DatabaseURL: p.database, Force: p.force, Out: out, Live: cli.IsTerminal(out) && kind != "dumb", Log: p.log(cmd),
-			Relay: []string{self, "relay"},
-		})
+		result, err = bench.Measure(ctx, bench.Options{
+			DatabaseURL: p.database, Force: p.force, Out: out, Log: p.log(cmd), Relay: []string{self, "relay"},
+		}, x)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if p.asJSON {
-		line, err := json.Marshal(result)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(line)); err != nil {
+		encoder := json.NewEncoder(cmd.OutOrStdout())
+		encoder.SetEscapeHTML(false) // the names of figures have arrows
+		if err := encoder.Encode(result); err != nil {
 			return err
 		}
 	}

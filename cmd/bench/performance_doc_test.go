@@ -76,9 +76,9 @@ func small(t *testing.T, args string) (more []string, says string) {
 	case "capture":
 		more, says = append(more, "--seconds", "1", "--rows", "100"), "capture: notifyd capture add"
 	case "takeover":
-		more, says = append(more, "--seconds", "2", "--rate", "100"), "lost=0 repeats="
+		more, says = append(more, "--seconds", "2", "--rate", "100"), "lost=0 duplicates="
 	case "replay":
-		more, says = append(more, "--letters", "300", "--seconds", "1"), "lost=0 repeats=0 disorder=0"
+		more, says = append(more, "--letters", "300", "--seconds", "1"), "lost=0 duplicates=0 out_of_order=0"
 		if strings.Contains(args, "--history") {
 			more = append(more, "--history", "300")
 		}

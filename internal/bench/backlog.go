@@ -158,7 +158,6 @@ func (d *drain) tables(ctx context.Context, name string, l load) (schema string,
 
 // insert fills the tables of a backlog.
 func (d *drain) insert(ctx context.Context, schema string, l load) error {
-	defer d.progress("inserting "+number(float64(l.total()))+" events", 0, nil)()
 	var statements []string
 	if l.blocked > 0 {
 		statements = append(statements, sqlBlocked)

@@ -21,7 +21,6 @@ func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained
 	if d.want.Delete {
 		b.settle = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	}
-	defer d.progress("SQL alone drains", int64(d.want.Events), b.done.Load)()
 	connector := &store.Connector{Config: d.pool.Config().ConnConfig, Schema: schema}
 	began := time.Now()
 	var tasks []func(context.Context) error

@@ -1,6 +1,9 @@
 // Package bench measures notifyd: the latency of an event, the rate of draining a backlog, the cost of the trigger for
 // writers, and all of them over time. In the same run it measures the database alone, because on a busy machine only
 // figures of the same run are comparable.
+//
+// Each bench is an [Experiment]: its fields are the options, and [Measure] runs it. An experiment prepares its tables,
+// measures its scenarios in turns, and fills a [Result] with a column for each scenario.
 package bench
 
 import (
@@ -30,17 +33,59 @@ type Options struct {
 	DatabaseURL string
 	// Force allows a database that holds events in other schemas.
 	Force bool
-	// Out receives the text for people. Live reports that Out is a terminal that can show a progress bar.
-	Out  io.Writer
-	Live bool
+	// Out receives the text for people.
+	Out io.Writer
 	// Log receives the relay's log.
 	Log *slog.Logger
-	// Relay is the command line of a process that calls [Serve]. Insert and Soak run
-	// the relay apart from the writers, to measure the CPU time of each.
+	// Relay is the command line of a process that calls [Serve]. Some benches run the relay apart from the writers, to
+	// measure the CPU time of each.
 	Relay []string
 
 	// settings of a private server, which replace the usual ones or add to them.
 	settings map[string]string
+}
+
+// Experiment is a bench with its options.
+type Experiment interface {
+	// Check returns an error for contradictory options, in the words of the command's flags.
+	Check() error
+	// run prepares the tables, measures, and returns the figures.
+	run(ctx context.Context, e *env) (*Result, error)
+}
+
+// Measure runs an experiment in the database of the options, or in a private one, and prints the result.
+func Measure(ctx context.Context, o Options, x Experiment) (r *Result, err error) {
+	if err := x.Check(); err != nil {
+		return nil, err
+	}
+	if tuned, ok := x.(interface{ settings() map[string]string }); ok {
+		o.settings = tuned.settings()
+	}
+	err = within(ctx, o, func(ctx context.Context, e *env) (err error) {
+		r, err = x.run(ctx, e)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.print(o.Out)
+	return r, nil
+}
+
+// option is a flag of a number.
+type option struct {
+	name  string
+	value int
+}
+
+// atLeast returns an error for the first option that is below a limit.
+func atLeast(least int, options ...option) error {
+	for _, o := range options {
+		if o.value < least {
+			return fmt.Errorf("--%s %d is below %d", o.name, o.value, least)
+		}
+	}
+	return nil
 }
 
 // ErrInUse is returned for a database that holds events.

@@ -4,6 +4,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -49,92 +51,109 @@ func checkEmpty(t *testing.T, url string) {
 	}
 }
 
-func TestLatency(t *testing.T) {
-	t.Parallel()
+// measured runs an experiment, and checks that it loses nothing and leaves nothing behind.
+func measured(t *testing.T, x Experiment) (r *Result, out *bytes.Buffer) {
+	t.Helper()
 	url := testenv.Database(t)
 	o, out := options(t, url)
-	r, err := Latency(t.Context(), LatencyOptions{Options: o, Events: 60, Rate: 200})
+	r, err := Measure(t.Context(), o, x)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Lost != 0 || !r.OK() || r.P50 > r.P90 || r.P90 > r.P99 || r.P99 > r.Max || r.FloorP50 > r.FloorP99 || r.Max <= 0 {
-		t.Errorf("result %+v", r)
+	if !r.OK() {
+		t.Errorf("faults %v", r.Faults)
 	}
+	checkEmpty(t, url)
+	return r, out
+}
+
+// checkRising fails the test unless all columns have all figures, above 0 and in rising order.
+func checkRising(t *testing.T, r *Result, figures ...string) {
+	t.Helper()
+	for _, c := range r.Columns {
+		var last float64
+		for _, name := range figures {
+			value, ok := c.Figures[name]
+			if !ok || value <= 0 || value < last {
+				t.Errorf("%s, %s: %v, before it %v", c.Name, name, value, last)
+			}
+			last = value
+		}
+	}
+}
+
+// checkColumns fails the test unless the result has these columns.
+func checkColumns(t *testing.T, r *Result, want string) {
+	t.Helper()
+	var names []string
+	for _, c := range r.Columns {
+		names = append(names, c.Name)
+	}
+	if got := strings.Join(names, "|"); got != want {
+		t.Errorf("columns %s, want %s", got, want)
+	}
+}
+
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	r, out := measured(t, &Latency{Events: 60, Rate: 200, Mode: ModeBoth, HeldSnapshot: true, Foreign: ForeignHere})
+	checkColumns(t, r, "queue|queue, disturbed|stream|stream, disturbed|floor")
+	checkRising(t, r, "COMMIT sent -> handler, p50, ms", "COMMIT sent -> handler, p90, ms", "COMMIT sent -> handler, p99, ms", "COMMIT sent -> handler, max, ms")
 	if !strings.Contains(out.String(), "floor lost=0") {
 		t.Error("the floor lost events, or does not say")
 	}
-	checkEmpty(t, url)
 }
 
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]DrainOptions{
-		"kept":          {Events: 3000, Payload: 256},
-		"deleted":       {Events: 3000, Payload: 2, Delete: true, Batch: 100, Workers: 2},
-		"held snapshot": {Events: 500, Payload: 5000, HeldSnapshot: true},
-		"keys":          {Events: 3000, Payload: 2, Keys: 100},
-		"partitions":    {Events: 1000, Payload: 256, Partitions: 5},
-
-		"stream":                    {Events: 3000, Payload: 256, Mode: ModeStream},
-		"stream, keys":              {Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Batch: 100, Workers: 2},
-		"stream, held snapshot":     {Events: 500, Payload: 5000, HeldSnapshot: true, Foreign: ForeignElsewhere, Mode: ModeStream},
-		"stream, foreign event":     {Events: 1000, Payload: 2, Keys: 10, Foreign: ForeignHere, Mode: ModeStream},
-		"stream, partitions":        {Events: 1000, Payload: 256, Partitions: 5, Mode: ModeStream},
-		"stream, total":             {Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Total: true},
-		"stream, destinations":      {Events: 1000, Payload: 256, Destinations: 3, Mode: ModeStream},
-		"stream, shards":            {Events: 1000, Payload: 256, Keys: 100, Shards: 3, Mode: ModeStream},
-		"destinations":              {Events: 1000, Payload: 256, Destinations: 3},
-		"both":                      {Events: 1000, Payload: 256, Keys: 20, Mode: ModeBoth},
-		"both, one after the other": {Events: 300, Payload: 256, Urgent: 3, Mode: ModeBoth},
-		"foreign event":             {Events: 1000, Payload: 2, Foreign: ForeignHere},
+	for name, test := range map[string]struct {
+		columns string
+		want    Drain
+	}{
+		"kept":                  {"relay|SQL alone", Drain{Events: 3000, Payload: 256}},
+		"deleted":               {"relay|SQL alone", Drain{Events: 3000, Payload: 2, Delete: true, Batch: 100, Workers: 2}},
+		"keys":                  {"relay|SQL alone", Drain{Events: 3000, Payload: 2, Keys: 100, Foreign: ForeignHere}},
+		"partitions":            {"plain table|SQL alone|5 partitions", Drain{Events: 1000, Payload: 256, Partitions: 5}},
+		"destinations":          {"1 destination|SQL alone|3 destinations", Drain{Events: 1000, Payload: 256, Destinations: 3}},
+		"stream":                {"relay|read alone", Drain{Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Batch: 100, Workers: 2}},
+		"stream, held snapshot": {"relay|read alone", Drain{Events: 500, Payload: 5000, HeldSnapshot: true, Foreign: ForeignElsewhere, Mode: ModeStream}},
+		"stream, foreign event": {"relay|read alone", Drain{Events: 1000, Payload: 2, Keys: 10, Foreign: ForeignHere, Mode: ModeStream}},
+		"stream, partitions":    {"plain table|read alone|5 partitions", Drain{Events: 1000, Payload: 256, Partitions: 5, Mode: ModeStream}},
+		"stream, total":         {"relay|read alone", Drain{Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Total: true}},
+		"stream, shards":        {"1 shard|read alone|3 shards", Drain{Events: 1000, Payload: 256, Keys: 100, Shards: 3, Mode: ModeStream}},
+		"stream, blocked":       {"none blocked|read alone|blocked", Drain{Events: 1000, Payload: 2, BlockedKeys: 300, Mode: ModeStream}},
+		"stream, fresh blocked": {"none blocked|read alone|blocked", Drain{Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200, Mode: ModeStream}},
+		"both":                  {"queue|SQL alone|stream|read alone", Drain{Events: 1000, Payload: 256, Keys: 20, Mode: ModeBoth}},
+		"both, urgent": {
+			"queue, same priority|SQL alone|queue, urgent first|stream, same priority|read alone|stream, urgent first",
+			Drain{Events: 300, Payload: 256, Urgent: 3, Mode: ModeBoth},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testenv.Database(t)
-			want.Options, _ = options(t, url)
-			r, err := Drain(t.Context(), want)
-			if err != nil {
-				t.Fatal(err)
+			r, _ := measured(t, usual(test.want))
+			checkColumns(t, r, test.columns)
+			checkRising(t, r, eventsPerSecond)
+			checkRising(t, r, "CPU of this process, us/event")
+			checkRising(t, r, "peak memory, MiB")
+			if r.Faults.Duplicates != 0 {
+				t.Errorf("faults %v", r.Faults)
 			}
-			if (r.Stream != nil) != (want.Mode == ModeBoth) || (r.FannedPerSecond > 0) != (want.Destinations > 0) || (r.ShardedRatio > 0 && r.ShardedCPURatio > 0) != (want.Shards > 0) {
-				t.Errorf("result %+v", r)
-			}
-			for one := &r; one != nil; one = one.Stream {
-				if !r.OK() || one.Lost != 0 || one.Duplicates != 0 || one.EventsPerSecond <= 0 || one.SQLPerSecond+one.PlainPerSecond <= 0 || one.Ratio <= 0 || one.PeakRSSMiB <= 0 || one.RelayCPU <= 0 {
-					t.Errorf("result %+v", *one)
-				}
-			}
-			checkEmpty(t, url)
 		})
 	}
 }
 
-// TestDrainBlocked: blocked aggregates stay blocked, and others are measured in the same run.
-func TestDrainBlocked(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]DrainOptions{
-		"stored": {Events: 1000, Payload: 2, BlockedKeys: 300, Mode: ModeStream},
-		"fresh":  {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200, Mode: ModeStream},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := testenv.Database(t)
-			var out *bytes.Buffer
-			want.Options, out = options(t, url)
-			r, err := Drain(t.Context(), want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r.Lost != 0 || r.Duplicates != 0 || r.StartSeconds <= 0 || r.FlowingPerSecond < r.EventsPerSecond || r.BlockedPerSecond <= 0 || r.BlockedStartSeconds <= 0 ||
-				r.BlockedFlowingPerSecond < r.BlockedPerSecond || r.BlockedRatio <= 0 || r.BlockedFlowingRatio <= 0 || r.BlockedPeakRSSMiB <= 0 {
-				t.Errorf("result %+v", r)
-			}
-			if !strings.Contains(out.String(), "medians of 3 rounds, in turns") {
-				t.Error("the report does not mention the rounds")
-			}
-			checkEmpty(t, url)
-		})
-	}
+// usual returns a drain with the defaults of the command.
+func usual(x Drain) *Drain {
+	defaults := notifyd.Config{}.WithDefaults()
+	x.Batch = cmp.Or(x.Batch, defaults.Batch)
+	x.Workers = cmp.Or(x.Workers, defaults.Connections)
+	x.Topics = cmp.Or(x.Topics, 1)
+	x.Destinations = cmp.Or(x.Destinations, 1)
+	x.Shards = cmp.Or(x.Shards, 1)
+	x.Mode = cmp.Or(x.Mode, ModeQueue)
+	x.To = noSink
+	return &x
 }
 
 // TestDrainUnblocked: any change to the stored deliveries of a blocked aggregate is an error.
@@ -222,120 +241,70 @@ func TestBacklog(t *testing.T) {
 
 func TestInsert(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	o, _ := options(t, url)
-	r, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1})
-	if err != nil {
-		t.Fatal(err)
+	r, _ := measured(t, &Insert{Writers: 2, Seconds: 1, Mode: ModeBoth, Serialized: true})
+	checkRising(t, r, "lowest", "median", "highest")
+	checkRising(t, r, "/ none")
+	checkRising(t, r, "commit, p50, ms", "commit, p99, ms")
+	if len(r.Columns) != 14 || r.column("stream, auto: a relay at work").Figures["commit at 50/s, p50, ms"] <= 0 {
+		t.Errorf("%d columns", len(r.Columns))
 	}
-	if r.None <= 0 || r.Auto <= 0 || r.Suppressed <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 ||
-		r.AloneRatio <= 0 || r.FrozenRatio <= 0 || r.ListenRatio <= 0 || !r.OK() {
-		t.Errorf("result %+v", r)
-	}
-	checkEmpty(t, url)
 }
 
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	o, _ := options(t, url)
-	r, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 100, Seconds: 1})
-	if err != nil {
-		t.Fatal(err)
+	r, _ := measured(t, &Soak{Rate: 100, Seconds: 1, Mode: ModeBoth})
+	checkColumns(t, r, "queue|stream")
+	checkRising(t, r, dueToHandler+", p50, ms", dueToHandler+", p99, ms", dueToHandler+", p99.9, ms", dueToHandler+", max, ms")
+	checkRising(t, r, "table, bytes/event")
+	if r.Columns[1].Figures["events"] != 100 || *r.Faults != (Faults{}) {
+		t.Errorf("%v, faults %v", r.Columns[1].Figures, r.Faults)
 	}
-	if r.Events != 100 || r.Lost != 0 || r.Duplicates != 0 || r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max || r.TableMiB <= 0 {
-		t.Errorf("result %+v", r)
-	}
-	checkEmpty(t, url)
 }
 
-// TestBoth: with ModeBoth the result of the queue has the figures of the stream in it.
-func TestBoth(t *testing.T) {
+func TestReplay(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	o, out := options(t, url)
-	soak, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 100, Seconds: 1, Mode: ModeBoth})
-	if err != nil || !soak.OK() || soak.Stream == nil || soak.Stream.Events != 100 || soak.Stream.P50 <= 0 || soak.Stream.Lost != 0 {
-		t.Errorf("soak: result %+v, error %v", soak, err)
+	for name, x := range map[string]*Replay{
+		"letters": {Letters: 300, Keys: 5, Rate: 100, Seconds: 1, Mode: ModeBoth},
+		"history": {History: 1000, Letters: 1, Keys: 5, Rate: 100, Seconds: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, _ := measured(t, x)
+			live := "another destination"
+			if x.History > 0 {
+				live = "the same destination"
+			}
+			checkRising(t, r, live+", alone, p50, ms", live+", alone, p99, ms")
+			// The first live event is for this one; a short replay ends before a second one.
+			checkRising(t, r, "another destination, beside the replay, p50, ms", "another destination, beside the replay, p99, ms")
+			if r.Faults.Duplicates != 0 {
+				t.Errorf("faults %v", r.Faults)
+			}
+		})
 	}
-	insert, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1, Mode: ModeBoth, Serialized: true})
-	if err == nil && (insert.Serialized <= 0 || insert.SerializedRatio <= 0 || insert.Stream.Serialized <= 0 || insert.NoneLatency.P50 <= 0 || insert.LineLatency.P99 < insert.LineLatency.P50) {
-		t.Errorf("insert, serialized writers: %+v", insert)
-	}
-	if err != nil || insert.StreamRatio <= 0 || insert.Stream == nil || insert.Stream.None <= 0 || insert.Stream.Auto <= 0 || insert.Stream.Always <= 0 || insert.Stream.TriggerRatio <= 0 {
-		t.Errorf("insert: result %+v, error %v", insert, err)
-	}
-	latency, err := Latency(t.Context(), LatencyOptions{Options: o, Events: 60, Rate: 200, Mode: ModeBoth, HeldSnapshot: true, Foreign: ForeignHere})
-	if err != nil || !latency.OK() || latency.DisturbedP99 < latency.DisturbedP50 || latency.Stream == nil || latency.Stream.Max <= 0 || latency.Stream.DisturbedP50Ratio == 0 {
-		t.Errorf("latency: result %+v, error %v", latency, err)
-	}
-	if !strings.Contains(out.String(), "stream, disturbed") {
-		t.Error("the disturbed ones have no row")
-	}
-	checkEmpty(t, url)
-}
-
-func TestHistory(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	o, _ := options(t, url)
-	r, err := History(t.Context(), HistoryOptions{Options: o, Events: 1000, Keys: 5, ReplayRate: 1000, Rate: 100, Seconds: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.OK() || r.Events != 1000 || r.Repeats != 0 || r.Same.AloneP99 <= 0 || r.Other.BesideP99 <= 0 {
-		t.Errorf("%+v", r)
-	}
-	checkEmpty(t, url)
 }
 
 func TestTakeover(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	o, out := options(t, url)
-	r, err := Takeover(t.Context(), TakeoverOptions{Options: o, Rate: 100, Seconds: 2, Mode: ModeBoth})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for one := &r; one != nil; one = one.Stream {
-		if !r.OK() || one.Events != 200 || one.Lost != 0 || one.Resumed <= 0 {
-			t.Errorf("result %+v", *one)
-		}
-	}
-	if r.Stream == nil || strings.Count(out.String(), "lost=0 repeats=") != 2 {
-		t.Errorf("output %s", out)
-	}
-	checkEmpty(t, url)
+	r, _ := measured(t, &Takeover{Rate: 100, Seconds: 2, Mode: ModeBoth})
+	checkColumns(t, r, "queue|stream")
+	checkRising(t, r, "longest after the kill, ms")
 }
 
 func TestShards(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]ShardsOptions{
+	for name, x := range map[string]*Shards{
 		"waits": {Events: 400, Payload: 20, Keys: 200, Concurrency: 4, HandlerTime: time.Millisecond, Relays: []int{1, 3}},
 		"busy":  {Events: 200, Payload: 20, Keys: 200, Concurrency: 1, HandlerTime: 100 * time.Microsecond, Relays: []int{1, 2}, Busy: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testenv.Database(t)
-			var out *bytes.Buffer
-			want.Options, out = options(t, url)
-			r, err := Shards(t.Context(), want)
-			if err != nil {
-				t.Fatal(err)
+			r, _ := measured(t, x)
+			checkRising(t, r, eventsPerSecond)
+			checkRising(t, r, "CPU of this process, us/event")
+			if len(r.Columns) != 2 || r.Columns[0].Figures["ratio to 1 relay"] != 1 || *r.Faults != (Faults{}) {
+				t.Errorf("%v, faults %v", r.Columns[0].Figures, r.Faults)
 			}
-			if !r.OK() || len(r.Scenarios) != 2 || r.Scenarios[0].Ratio != 1 || r.Scenarios[0].LargestShare != 1 || r.Scenarios[1].LargestShare >= 1 {
-				t.Errorf("result %+v", r)
-			}
-			for i, s := range r.Scenarios {
-				if n := want.Relays[i]; s.Relays != n || s.Shards != n || s.Events != int64(n*want.Events) || s.Lost != 0 || s.Duplicates != 0 || s.OutOfOrder != 0 ||
-					s.EventsPerSecond <= 0 || s.FlowingPerSecond <= 0 || s.Ratio <= 0 || s.FlowingRatio <= 0 || s.RelayCPU <= 0 {
-					t.Errorf("result %+v", s)
-				}
-			}
-			if !strings.Contains(out.String(), "\nratio=") || !strings.Contains(out.String(), " lost=0 duplicates=0 out_of_order=0\n") {
-				t.Error("the report has no ratio")
-			}
-			checkEmpty(t, url)
 		})
 	}
 }
@@ -386,7 +355,7 @@ func TestShardsWithoutEvents(t *testing.T) {
 	err := within(t.Context(), o, func(ctx context.Context, e *env) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errNoShard)
 		defer cancel()
-		b := &shards{drain: drain{env: e, mode: outboxsql.ModeStream}, want: ShardsOptions{Events: 10, Payload: 20, Keys: 1, Concurrency: 1}}
+		b := &shards{drain: drain{env: e}, want: &Shards{Events: 10, Payload: 20, Keys: 1, Concurrency: 1}}
 		_, err := b.round(ctx, 2)
 		return err
 	})
@@ -404,19 +373,19 @@ func TestUsedDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, _ := options(t, url)
-	want := DrainOptions{Options: o, Events: 10, Payload: 10}
-	if _, err := Drain(t.Context(), want); err != nil {
+	want := usual(Drain{Events: 10, Payload: 10})
+	if _, err := Measure(t.Context(), o, want); err != nil {
 		t.Errorf("tables without events: %v", err)
 	}
 	if _, err := conn.Exec(t.Context(), `INSERT INTO shop.outbox_events (event_type, payload) VALUES ('order', '1')`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Drain(t.Context(), want); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), `"shop"."outbox_events"`) {
+	if _, err := Measure(t.Context(), o, want); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), `"shop"."outbox_events"`) {
 		t.Errorf("got error %v, want %v with the name of the table", err, ErrInUse)
 	}
 	checkEmpty(t, url)
-	want.Force = true
-	if _, err := Drain(t.Context(), want); err != nil {
+	o.Force = true
+	if _, err := Measure(t.Context(), o, want); err != nil {
 		t.Errorf("forced: %v", err)
 	}
 	var state string
@@ -431,23 +400,17 @@ func TestCancelled(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	o, out := options(t, url)
-	for name, bench := range map[string]func(context.Context) error{
-		"latency": func(ctx context.Context) error {
-			_, err := Latency(ctx, LatencyOptions{Options: o, Events: 1_000_000, Rate: 10})
-			return err
-		},
-		"soak": func(ctx context.Context) error {
-			_, err := Soak(ctx, SoakOptions{Options: o, Rate: 10, Seconds: 1_000_000})
-			return err
-		},
-		"insert": func(ctx context.Context) error {
-			_, err := Insert(ctx, InsertOptions{Options: o, Writers: 2, Seconds: 1_000_000})
-			return err
-		},
+	for name, x := range map[string]Experiment{
+		"latency": &Latency{Events: 1_000_000, Rate: 10},
+		"soak":    &Soak{Rate: 10, Seconds: 1_000_000},
+		"insert":  &Insert{Writers: 2, Seconds: 1_000_000},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- bench(ctx) }()
+		go func() {
+			_, err := Measure(ctx, o, x)
+			ended <- err
+		}()
 		waitForEvents(t, url)
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -479,79 +442,13 @@ func waitForEvents(t *testing.T, url string) {
 	}
 }
 
-func TestMistakes(t *testing.T) {
+// TestServeWithoutOrder: the relay's process is started by a bench only.
+func TestServeWithoutOrder(t *testing.T) {
 	t.Parallel()
-	o := Options{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Out: &bytes.Buffer{}}
-	for name, bench := range map[string]func() error{
-		"latency": func() error { _, err := Latency(t.Context(), LatencyOptions{Options: o}); return err },
-		"drain":   func() error { _, err := Drain(t.Context(), DrainOptions{Options: o}); return err },
-		"keys":    func() error { _, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Keys: -1}); return err },
-		"blocked keys in Kafka": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, To: "kafka", Mode: ModeStream})
-			return err
-		},
-		"blocked keys of a queue": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1})
-			return err
-		},
-		"fresh events of no blocked keys": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedFresh: 1})
-			return err
-		},
-		"too many fresh events of blocked keys": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, BlockedFresh: 2, Mode: ModeStream})
-			return err
-		},
-		"no mode": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Mode: "log"})
-			return err
-		},
-		"a stream that deletes": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Mode: ModeStream, Delete: true})
-			return err
-		},
-		"no transaction": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Foreign: "there"})
-			return err
-		},
-		"a consumer of Kafka": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, To: "kafka", Consume: true})
-			return err
-		},
-		"destinations in Kafka": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, To: "kafka", Destinations: 2})
-			return err
-		},
-		"shards of a queue": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Shards: 2})
-			return err
-		},
-		"too many shards": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Mode: ModeStream, Shards: 65})
-			return err
-		},
-		"shards": func() error { _, err := Shards(t.Context(), ShardsOptions{Options: o}); return err },
-		"shards not beside one": func() error {
-			_, err := Shards(t.Context(), ShardsOptions{Options: o, Events: 1, Payload: 1, Keys: 1, Concurrency: 1, Relays: []int{2}})
-			return err
-		},
-		"too many relays": func() error {
-			_, err := Shards(t.Context(), ShardsOptions{Options: o, Events: 1, Payload: 1, Keys: 1, Concurrency: 1, Relays: []int{1, 65}})
-			return err
-		},
-		"takeover": func() error { _, err := Takeover(t.Context(), TakeoverOptions{Options: o}); return err },
-		"insert":   func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
-		"capture":  func() error { _, err := Capture(t.Context(), CaptureOptions{Options: o}); return err },
-		"soak":     func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
-		"no server": func() error {
-			_, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 1, Seconds: 1})
-			return err
-		},
-		"no order":  func() error { return Serve(t.Context(), nil, nil, nil, "") },
-		"bad order": func() error { return Serve(t.Context(), nil, nil, nil, "{") },
-	} {
-		if bench() == nil {
-			t.Errorf("%s: no error", name)
-		}
+	if err := Serve(t.Context(), nil, nil, nil, ""); !errors.Is(err, ErrNoOrder) {
+		t.Errorf("no order: %v", err)
+	}
+	if Serve(t.Context(), nil, nil, nil, "{") == nil {
+		t.Error("a bad order: no error")
 	}
 }

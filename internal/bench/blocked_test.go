@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -18,21 +17,22 @@ import (
 // hundred claims.
 func TestBlockedAreSkipped(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]DrainOptions{
+	for name, want := range map[string]Drain{
 		"stored": {BlockedKeys: 300},
 		"fresh":  {BlockedKeys: 300, BlockedFresh: 300},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			want.Events, want.Keys, want.To = 2000, 50, "noop"
-			want.Batch, want.Workers = 20, notifyd.Config{}.WithDefaults().Connections
+			want.Events = 2000
+			want.Keys = 50
+			want.Batch = 20
 			o, _ := options(t, testenv.Database(t))
 			err := within(t.Context(), o, func(ctx context.Context, e *env) error {
-				d := &drain{env: e, want: want, mode: outboxsql.ModeStream}
+				d := &drain{env: e, want: usual(want)}
 				if err := d.openSink(ctx); err != nil {
 					return err
 				}
-				l := d.load(want.BlockedKeys)
+				l := d.load(outboxsql.ModeStream, want.BlockedKeys)
 				events, stored, err := d.looks(ctx, l)
 				if err != nil {
 					return err

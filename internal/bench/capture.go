@@ -14,43 +14,18 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// CaptureOptions of [Capture].
-type CaptureOptions struct {
-	Options
+// Capture measures the cost of the triggers of a captured table: of an update of all rows, and of updates of one row each.
+// The variants take turns.
+type Capture struct {
 	// Rows is the size of the table, and the number of rows that one bulk update changes.
 	Rows int
 	// Seconds is how long single-row updates of each variant are measured, over all rounds.
 	Seconds int
 }
 
-// CaptureResult is the result of [Capture]: medians of the rounds.
-type CaptureResult struct {
-	Rows     int              `json:"rows"`
-	Variants []CaptureVariant `json:"variants"`
-}
-
-// OK is true unless a variant has written another number of events than rows were changed.
-func (r CaptureResult) OK() bool {
-	for _, v := range r.Variants {
-		if v.Lost != 0 {
-			return false
-		}
-	}
-	return len(r.Variants) > 0
-}
-
-// CaptureVariant has the figures of one way to write events for the changes of a table.
-type CaptureVariant struct {
-	Name string `json:"name"`
-	// BulkMS is the time of an update of all rows, and BulkRatio the same divided by the time without events.
-	BulkMS    float64 `json:"bulk_ms"`
-	BulkRatio float64 `json:"bulk_ratio"`
-	// SingleUS is the mean time of a transaction that updates one row, without a flush to disk, and SingleRatio the same
-	// divided by the time without events.
-	SingleUS    float64 `json:"single_us"`
-	SingleRatio float64 `json:"single_ratio"`
-	// Lost is the number of events that are missing, or too many if it is negative.
-	Lost int64 `json:"lost"`
+// Check implements [Experiment].
+func (x *Capture) Check() error {
+	return atLeast(1, option{"rows", x.Rows}, option{"seconds", x.Seconds})
 }
 
 // captured is a variant of [Capture].
@@ -76,59 +51,40 @@ func captureVariants() []*captured {
 	}
 }
 
-// Capture measures the cost of the triggers of a captured table: of an update of all rows, and of updates of one row each.
-// The variants take turns.
-func Capture(ctx context.Context, o CaptureOptions) (CaptureResult, error) {
-	if o.Rows < 1 || o.Seconds < 1 {
-		return CaptureResult{}, fmt.Errorf("rows and seconds must be at least 1, not %d and %d", o.Rows, o.Seconds)
-	}
-	var result CaptureResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
-		result, err = measureCaptures(ctx, e, o)
-		return err
-	})
-	return result, err
-}
-
-// measureCaptures prepares the variants and measures them in turns.
-func measureCaptures(ctx context.Context, e *env, o CaptureOptions) (CaptureResult, error) {
+// run prepares the variants and measures them in turns.
+func (x *Capture) run(ctx context.Context, e *env) (*Result, error) {
 	variants := captureVariants()
 	for _, v := range variants {
-		if err := prepareCapture(ctx, e, v, o.Rows); err != nil {
-			return CaptureResult{}, fmt.Errorf("variant %s: %w", v.name, err)
+		if err := prepareCapture(ctx, e, v, x.Rows); err != nil {
+			return nil, fmt.Errorf("variant %s: %w", v.name, err)
 		}
 		defer store.Close(ctx, v.conn)
 	}
-	rounds := max(o.Seconds, leastRounds)
-	length := time.Duration(o.Seconds) * time.Second / time.Duration(rounds)
+	rounds := max(x.Seconds, leastRounds)
+	length := time.Duration(x.Seconds) * time.Second / time.Duration(rounds)
 	took, err := inTurns(ctx, rounds, variants, func(ctx context.Context, v *captured) (capturedRound, error) {
-		one, err := v.round(ctx, o.Rows, length)
+		one, err := v.round(ctx, x.Rows, length)
 		if err != nil {
 			return one, fmt.Errorf("variant %s: %w", v.name, err)
 		}
 		return one, nil
 	})
 	if err != nil {
-		return CaptureResult{}, err
+		return nil, err
 	}
-	result := CaptureResult{Rows: o.Rows}
-	e.printf("updates of %s rows, and of one row each; medians of %d rounds, in turns\n\n", number(float64(o.Rows)), rounds)
-	g := newTable(e.Out, "", "bulk, ms", "of none", "one row, us", "of none", "lost")
+
+	r := &Result{upright: true}
+	r.say("updates of %s rows, and of one row each; medians of %d rounds, in turns", number(float64(x.Rows)), rounds)
 	for i, v := range variants {
-		r := CaptureVariant{
-			Name: v.name, Lost: v.lost,
-			BulkMS:   round(medianOf(took[i], func(r capturedRound) float64 { return milliseconds(r.bulk) }), 1),
-			SingleUS: round(medianOf(took[i], func(r capturedRound) float64 { return 1000 * milliseconds(r.single) }), 1),
-		}
-		first := r
-		if i > 0 {
-			first = result.Variants[0]
-		}
-		r.BulkRatio, r.SingleRatio = round(ratio(r.BulkMS, first.BulkMS), 2), round(ratio(r.SingleUS, first.SingleUS), 2)
-		result.Variants = append(result.Variants, r)
-		g.row(v.name+": "+v.about, fmt.Sprintf("%.0f", r.BulkMS), fmt.Sprintf("%.2f", r.BulkRatio), fmt.Sprintf("%.0f", r.SingleUS), fmt.Sprintf("%.2f", r.SingleRatio), number(float64(r.Lost)))
+		c := r.column(v.name + ": " + v.about)
+		c.set("bulk, ms", medianOf(took[i], func(r capturedRound) float64 { return milliseconds(r.bulk) }), 1)
+		c.relate("bulk / none", "bulk, ms", r.Columns[0])
+		c.set("one row, us", medianOf(took[i], func(r capturedRound) float64 { return 1000 * milliseconds(r.single) }), 1)
+		c.relate("one row / none", "one row, us", r.Columns[0])
+		c.set("lost", float64(v.lost), 0)
+		r.count(Faults{Lost: max(v.lost, -v.lost)})
 	}
-	return result, nil
+	return r, nil
 }
 
 // capturedColumns are the columns of the table that are in the events. The table has one more.

@@ -12,135 +12,58 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// contrast describes a drain that is measured with two loads, in turns.
-type contrast struct {
-	names [2]string
-	loads [2]load
-	about string // the difference, printed before "medians of"
-	// verdict adds the figures of the comparison to the result, and returns the last lines for people.
-	verdict func(r *DrainResult, c contrasted) string
+// scenario is a backlog that the relay drains, in turns with the others.
+type scenario struct {
+	name string
+	load load
 }
 
-// contrasted has the medians of both loads and a line with all rounds. rate is the second load's. ratio is rate divided
-// by the first load's rate.
-type contrasted struct {
-	one, other  drained
-	rate, ratio float64
-	rounds      string
-}
-
-// contrast returns a contrast whose two loads are equal.
-func (d *drain) contrast(one, other string) contrast {
-	return contrast{names: [2]string{one, other}, loads: [2]load{d.load(0), d.load(0)}}
-}
-
-// inTurns drains both loads by the relay, in turns.
-func (d *drain) inTurns(ctx context.Context, c contrast) (took [][]drained, found contrasted, err error) {
-	took, err = inTurns(ctx, leastRounds, []int{0, 1}, func(ctx context.Context, i int) (drained, error) {
-		one, err := d.measure(ctx, c.names[i], c.loads[i], d.relay)
-		if err != nil {
-			err = fmt.Errorf("drain by the relay, %s: %w", c.names[i], err)
+// scenarios returns the backlogs to drain: of each mode one, or two that the options compare.
+func (d *drain) scenarios() (all []scenario) {
+	modes := d.want.Mode.tables()
+	for _, mode := range modes {
+		of := d.compared(d.load(mode, 0))
+		for _, s := range of {
+			switch {
+			case len(modes) > 1 && len(of) > 1:
+				s.name = string(mode) + ", " + s.name
+			case len(modes) > 1:
+				s.name = string(mode)
+			}
+			all = append(all, s)
 		}
-		return one, err
-	})
-	if err != nil {
-		return nil, found, err
 	}
-	found.one, found.other = middle(took[0]), middle(took[1])
-	rate := func(one drained) float64 { return round(float64(d.want.Events)/one.took.Seconds(), 0) }
-	found.rate, found.ratio = rate(found.other), round(ratio(rate(found.other), rate(found.one)), 3)
-	found.rounds = fmt.Sprintf("rounds, to the first delivery and from there: %s %s; %s %s\n", c.names[0], seconds(took[0]), c.names[1], seconds(took[1]))
-	return took, found, nil
+	return all
 }
 
-// compare measures a contrast and prints it.
-func (d *drain) compare(ctx context.Context, bare drained, c contrast) (DrainResult, error) {
-	took, found, err := d.inTurns(ctx, c)
-	if err != nil {
-		return DrainResult{}, err
+// compared returns the plain backlog, and the one that the options compare with it.
+func (d *drain) compared(plain load) []scenario {
+	with := plain
+	switch {
+	case d.want.ExactlyOnce:
+		with.exact = true
+		return []scenario{{"at least once", plain}, {"exactly once", with}}
+	case d.want.BlockedKeys > 0:
+		return []scenario{{"none blocked", plain}, {"blocked", d.load(plain.mode, d.want.BlockedKeys)}}
+	case d.want.Urgent > 0:
+		plain.urgent = d.want.Urgent
+		with.urgent = d.want.Urgent
+		with.priority = urgentPriority
+		return []scenario{{"same priority", plain}, {"urgent first", with}}
+	case d.want.Partitions > 0:
+		with.partitions = d.want.Partitions
+		return []scenario{{"plain table", plain}, {strconv.Itoa(with.partitions) + " partitions", with}}
+	case d.want.Destinations > 1:
+		with.copies = d.want.Destinations
+		return []scenario{{"1 destination", plain}, {strconv.Itoa(with.copies) + " destinations", with}}
+	case d.want.Shards > 1:
+		with.shards = d.want.Shards
+		return []scenario{{"1 shard", plain}, {strconv.Itoa(with.shards) + " shards", with}}
+	default:
+		return []scenario{{"relay", plain}}
 	}
-	r := d.result(found.one, bare)
-	r.sum(took)
-	last := c.verdict(&r, found)
-	d.explain()
-	d.printf("%smedians of %d rounds, in turns\n\n", c.about, leastRounds)
-	d.besideFloor(c.names[:], bare, found.one, found.other)
-	d.printf("\n%s\n", last)
-	return r, nil
-}
-
-// besideQueue drains a queue and a stream in turns.
-func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
-	d.mode = outboxsql.ModeQueue
-	bare, err := d.floor(ctx)
-	if err != nil {
-		return DrainResult{}, err
-	}
-	if err := d.openSink(ctx); err != nil {
-		return DrainResult{}, err
-	}
-	c := d.contrast("queue", "stream")
-	c.loads[1].mode = outboxsql.ModeStream
-	_, found, err := d.inTurns(ctx, c)
-	if err != nil {
-		return DrainResult{}, err
-	}
-	queue, streamed := found.one, found.other
-	r := d.result(queue, bare)
-	d.mode = outboxsql.ModeStream
-	r = withStream(r, d.result(streamed, drained{}))
-	d.explain()
-	d.printf("medians of %d rounds, in turns\n\n", leastRounds)
-	d.columns([]string{"queue", "SQL alone", "stream", "read alone"}, queue, bare, streamed, *streamed.read)
-	d.printf("\n%sstream_ratio=%.3f queue: %s\nstream: %s\nmemory is %s\n", found.rounds, r.StreamRatio, r.verdict(), r.Stream.verdict(), queue.rssHow)
-	return r, nil
-}
-
-// withStream adds the result of a stream to that of a queue.
-func withStream(queue, streamed DrainResult) DrainResult {
-	queue.Stream, queue.StreamRatio = &streamed, round(ratio(streamed.EventsPerSecond, queue.EventsPerSecond), 3)
-	return queue
-}
-
-// besideOne compares the drain to one destination and to several.
-func (d *drain) besideOne() contrast {
-	c, n := d.contrast("one", strconv.Itoa(d.want.Destinations)), d.want.Destinations
-	c.loads[1].copies = n
-	c.about = fmt.Sprintf("%d destinations that get each event, beside one; ", n)
-	c.verdict = func(r *DrainResult, c contrasted) string {
-		r.FannedPerSecond = round(float64(n*d.want.Events)/c.other.took.Seconds(), 0)
-		r.FannedCPURatio = round(ratio(c.other.cpu.own().Seconds()/float64(n), c.one.cpu.own().Seconds()), 3)
-		return fmt.Sprintf("%s deliveries per second to %d destinations; fanned_cpu_ratio=%.3f (CPU per delivery) %s", number(r.FannedPerSecond), n, r.FannedCPURatio, r.verdict())
-	}
-	return c
-}
-
-// besideShards compares the drain by one relay to a destination with one shard and with several.
-func (d *drain) besideShards() contrast {
-	c := d.contrast("1 shard", strconv.Itoa(d.want.Shards)+" shards")
-	c.loads[1].shards = d.want.Shards
-	c.about = fmt.Sprintf("one relay has all %d shards of the destination, beside one shard; ", d.want.Shards)
-	c.verdict = func(r *DrainResult, c contrasted) string {
-		r.ShardedPerSecond, r.ShardedRatio = c.rate, c.ratio
-		r.ShardedCPURatio = round(ratio(c.other.cpu.own().Seconds(), c.one.cpu.own().Seconds()), 3)
-		return c.rounds + fmt.Sprintf("sharded_ratio=%.3f sharded_cpu_ratio=%.3f %s", r.ShardedRatio, r.ShardedCPURatio, r.verdict())
-	}
-	return c
-}
-
-// besideExact compares the drain at least once and exactly once.
-func (d *drain) besideExact() contrast {
-	c := d.contrast("at least", "exactly")
-	c.loads[1].exact = true
-	c.about = "exactly once, beside at least once; "
-	c.verdict = func(r *DrainResult, c contrasted) string {
-		r.ExactPerSecond, r.ExactRatio = c.rate, c.ratio
-		return c.rounds + fmt.Sprintf("%s events per second exactly once; exact_ratio=%.3f %s", number(r.ExactPerSecond), r.ExactRatio, r.verdict())
-	}
-	return c
 }
 
 // hold opens the transactions that stay open during the whole drain.

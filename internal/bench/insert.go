@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,14 +15,16 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// InsertOptions of [Insert].
-type InsertOptions struct {
-	Options
+// Insert measures how many transactions writers commit per second: without a trigger; with the default trigger and a
+// running relay; with a suppressed trigger and no relay; with the default trigger and no relay, or a frozen one; and with a
+// notification of every event. The variants take turns. It also measures commits at a low rate, at which the running relay
+// listens.
+type Insert struct {
 	// Writers is the number of connections that write concurrently, as fast as possible, one event per transaction.
 	Writers int
 	// Seconds is how long each variant is measured, over all rounds.
 	Seconds int
-	// Mode of the tables. With [ModeBoth] the result is the queue's, and its field Stream has the stream's.
+	// Mode of the tables. With [ModeBoth] the variants of a queue and of a stream take turns.
 	Mode Mode
 	// Serialized also measures serialized writers, without a trigger, and compares them with writers without a trigger.
 	Serialized bool
@@ -32,51 +32,13 @@ type InsertOptions struct {
 	Total bool
 }
 
-// InsertResult is the result of [Insert]: commits per second of all writers, medians of
-// the rounds.
-type InsertResult struct {
-	None         float64 `json:"none"`
-	Auto         float64 `json:"auto"`
-	Suppressed   float64 `json:"silent"`
-	Alone        float64 `json:"alone"`
-	Frozen       float64 `json:"frozen"`
-	Always       float64 `json:"always"`
-	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
-	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
-	AloneRatio   float64 `json:"alone_ratio"`   // alone / none
-	FrozenRatio  float64 `json:"frozen_ratio"`  // frozen / none
-	// The latencies of commits at a low rate, without a trigger and with a relay that listens, and the medians' ratio.
-	SlowNone    *CommitLatency `json:"slow_none"`
-	SlowListens *CommitLatency `json:"slow_listens"`
-	ListenRatio float64        `json:"listen_ratio"`
-	// With Serialized: the rate of serialized writers, the same divided by the rate without a trigger, and the commit
-	// latencies of both.
-	Serialized      float64        `json:"serialized,omitempty"`
-	SerializedRatio float64        `json:"serialized_ratio,omitempty"`
-	NoneLatency     *CommitLatency `json:"none_latency,omitempty"`
-	LineLatency     *CommitLatency `json:"serialized_latency,omitempty"`
-	// With ModeBoth: the figures of streams, and the suppressed rate of streams divided by the queues'.
-	Stream      *InsertResult `json:"stream,omitempty"`
-	StreamRatio float64       `json:"stream_ratio,omitempty"`
+// Check implements [Experiment].
+func (x *Insert) Check() error {
+	if x.Total && x.Mode != ModeStream {
+		return errors.New("--total needs --mode stream")
+	}
+	return atLeast(1, option{"writers", x.Writers}, option{"seconds", x.Seconds})
 }
-
-// CommitLatency is the time of a commit of one event, in milliseconds.
-type CommitLatency struct {
-	P50 float64 `json:"p50_ms"`
-	P99 float64 `json:"p99_ms"`
-}
-
-func (l *CommitLatency) String() string { return fmt.Sprintf("%.2f and %.2f ms", l.P50, l.P99) }
-
-// latencyOf returns the latency of commits with these durations.
-func latencyOf(took []time.Duration) *CommitLatency {
-	slices.Sort(took)
-	ms := func(p float64) float64 { return round(percentile(took, p).Seconds()*1000, 3) }
-	return &CommitLatency{P50: ms(0.5), P99: ms(0.99)}
-}
-
-// OK is true: no event of this bench can be lost.
-func (InsertResult) OK() bool { return true }
 
 const (
 	// longestWarmUp bounds the start of a round that is not counted: the relay wakes up in it.
@@ -88,7 +50,8 @@ const (
 
 // variant is a table with one notify mode.
 type variant struct {
-	name   string
+	name   string // of the schema and the statement
+	about  string
 	notify outboxsql.NotifyMode
 	mode   outboxsql.Mode
 	schema string
@@ -96,19 +59,13 @@ type variant struct {
 	rates  []float64
 	took   []time.Duration // each commit; kept if latencies are printed
 	slow   []time.Duration // each commit at a low rate
-	cpu    share
-	relay  *process  // running on the table, or nil
-	behind []float64 // seconds that the relay needed to catch up, per round
-}
-
-// share is CPU time as a share of the time of all cores.
-type share struct {
-	process, sessions, writers, capacity time.Duration
+	relay  *process        // running on the table, or nil
+	behind []float64       // seconds that the relay needed to catch up, per round
 }
 
 type insert struct {
 	*env
-	want     InsertOptions
+	want     *Insert
 	variants []*variant // the variants of one mode together
 }
 
@@ -123,47 +80,34 @@ const (
 	inLine // with Serialized only
 )
 
-// Insert measures how many transactions writers commit per second: without a trigger; with the default trigger and a
-// running relay; with a suppressed trigger and no relay; with the default trigger and no relay, or a frozen one; and with a
-// notification of every event. The variants take turns. It also measures commits at a low rate, at which the running relay
-// listens.
-func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
-	if o.Writers < 1 || o.Seconds < 1 {
-		return InsertResult{}, fmt.Errorf("writers and seconds must be at least 1, not %d and %d", o.Writers, o.Seconds)
-	}
-	if err := o.Mode.check(); err != nil {
-		return InsertResult{}, err
-	}
-	if o.Total && o.Mode != ModeStream {
-		return InsertResult{}, errors.New("a total order needs --mode stream")
-	}
-	var result InsertResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
-		b := &insert{env: e, want: o}
-		for _, mode := range o.Mode.tables() {
-			prefix := string(mode) + "_"
-			b.variants = append(b.variants, []*variant{
-				noTrigger:        {name: prefix + "none", mode: mode, notify: outboxsql.NotifyOff},
-				notifyAuto:       {name: prefix + "auto", mode: mode, notify: outboxsql.NotifyAuto},
-				notifySuppressed: {name: prefix + "silent", mode: mode, notify: outboxsql.NotifyAuto},
-				notifyAlone:      {name: prefix + "alone", mode: mode, notify: outboxsql.NotifyAuto},
-				notifyFrozen:     {name: prefix + "frozen", mode: mode, notify: outboxsql.NotifyAuto},
-				notifyAlways:     {name: prefix + "always", mode: mode, notify: outboxsql.NotifyAlways},
-			}...)
-			if o.Serialized {
-				b.variants = append(b.variants, &variant{name: prefix + "line", mode: mode, notify: outboxsql.NotifyOff, line: true})
-			}
+func (x *Insert) run(ctx context.Context, e *env) (*Result, error) {
+	b := &insert{env: e, want: x}
+	for _, mode := range x.Mode.tables() {
+		of := []*variant{
+			noTrigger:        {name: "none", about: "none: no trigger", notify: outboxsql.NotifyOff},
+			notifyAuto:       {name: "auto", about: "auto: a relay at work", notify: outboxsql.NotifyAuto},
+			notifySuppressed: {name: "silent", about: "silent: the trigger alone", notify: outboxsql.NotifyAuto},
+			notifyAlone:      {name: "alone", about: "alone: no relay", notify: outboxsql.NotifyAuto},
+			notifyFrozen:     {name: "frozen", about: "frozen: a frozen relay", notify: outboxsql.NotifyAuto},
+			notifyAlways:     {name: "always", about: "always: NOTIFY every time", notify: outboxsql.NotifyAlways},
 		}
-		if err := b.run(ctx); err != nil {
-			return err
+		if x.Serialized {
+			of = append(of, &variant{name: "line", about: "serialized writers", notify: outboxsql.NotifyOff, line: true})
 		}
-		result = b.report()
-		return nil
-	})
-	return result, err
+		for _, v := range of {
+			v.mode = mode
+			v.name = string(mode) + "_" + v.name
+			v.about = string(mode) + ", " + v.about
+		}
+		b.variants = append(b.variants, of...)
+	}
+	if err := b.measure(ctx); err != nil {
+		return nil, err
+	}
+	return b.report(), nil
 }
 
-func (b *insert) run(ctx context.Context) (err error) {
+func (b *insert) measure(ctx context.Context) (err error) {
 	for _, v := range b.variants {
 		if v.schema, err = b.migrateTo(ctx, v.name, v.notify, v.mode); err != nil {
 			return err
@@ -191,6 +135,7 @@ func (b *insert) run(ctx context.Context) (err error) {
 		return fmt.Errorf("connect the writers: %w", err)
 	}
 	defer closeAll(ctx, writers)
+
 	if _, err := b.pool.Exec(ctx, "CHECKPOINT"); err != nil {
 		return err
 	}
@@ -336,8 +281,6 @@ func (b *insert) listen(ctx context.Context, v *variant) (stop func() error, err
 func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 	rounds := max(b.want.Seconds, leastRounds)
 	length := time.Duration(b.want.Seconds) * time.Second / time.Duration(rounds)
-	var done atomic.Int64
-	defer b.progress("writing", int64(rounds*len(b.variants)), done.Load)()
 	took, err := inTurns(ctx, rounds, b.variants, func(ctx context.Context, v *variant) (rate float64, err error) {
 		if rate, err = b.round(ctx, v, writers, length); err != nil {
 			return rate, fmt.Errorf("variant %s: %w", v.name, err)
@@ -350,7 +293,6 @@ func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 			}
 			v.behind = append(v.behind, time.Since(since).Seconds())
 		}
-		done.Add(1)
 		return rate, nil
 	})
 	for i, v := range b.variants {
@@ -401,7 +343,7 @@ func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, len
 	to := from.Add(length)
 	took := make([][]time.Duration, len(writers))
 	data := [][]byte{[]byte(payload(payloadBytes))}
-	tasks := []func(context.Context) error{func(ctx context.Context) error { return b.watch(ctx, v, warm, length) }}
+	var tasks []func(context.Context) error
 	for i, conn := range writers {
 		tasks = append(tasks, func(ctx context.Context) (err error) {
 			took[i], err = writeUntil(ctx, conn, statement{name: v.name, params: data}, from, to)
@@ -435,103 +377,29 @@ func writeUntil(ctx context.Context, conn *pgx.Conn, s statement, from, to time.
 	}
 }
 
-// watch measures the CPU time of each process in a round.
-func (b *insert) watch(ctx context.Context, v *variant, warm, length time.Duration) error {
-	if err := sleepTimer(ctx, warm); err != nil {
-		return err
-	}
-	before := v.used()
-	if err := sleepTimer(ctx, length); err != nil {
-		return err
-	}
-	after := v.used()
-	v.cpu.process += after.process - before.process
-	v.cpu.sessions += after.sessions - before.sessions
-	v.cpu.writers += after.writers - before.writers
-	v.cpu.capacity += length * time.Duration(runtime.NumCPU())
-	return nil
-}
-
-func (v *variant) used() (s share) {
-	if v.relay != nil {
-		s.process, _ = cpuOf([]int{v.relay.cmd.Process.Pid})
-		s.sessions, _ = cpuOf(v.relay.sessions)
-	}
-	s.writers = ownCPU()
-	return s
-}
-
-func (b *insert) report() InsertResult {
-	b.printf("%d writers, one event of %d B per transaction; medians of %d rounds, in turns\n\n", b.want.Writers, payloadBytes, len(b.variants[0].rates))
-	g := newTable(b.Out, "commits per second", "median", "of none", "lowest", "highest")
-	var results []InsertResult
+func (b *insert) report() *Result {
+	r := &Result{upright: true}
+	r.say("%d writers, one event of %d B per transaction; commits per second, medians of %d rounds, in turns",
+		b.want.Writers, payloadBytes, len(b.variants[0].rates))
+	r.say("at %d/s, few writers commit slowly, so that the relay listens", slowRate)
 	for of := range slices.Chunk(b.variants, b.each()) {
-		results = append(results, b.rows(g, of))
-	}
-	r := results[0]
-	if len(results) > 1 {
-		r.Stream, r.StreamRatio = &results[1], round(ratio(results[1].Suppressed, r.Suppressed), 3)
-	}
-	for of := range slices.Chunk(b.variants, b.each()) {
-		b.reportRelay(of[notifyAuto])
-	}
-	for i, one := range results {
-		b.printf("\n%s, median and 99th percentile of a commit at %d/s: none %v, a relay listens %v; ratio of the medians %.3f\n",
-			b.variants[i*b.each()].mode, slowRate, one.SlowNone, one.SlowListens, one.ListenRatio)
-	}
-	for i := range results {
-		if one := &results[i]; one.LineLatency != nil {
-			b.printf("\n%s, median and 99th percentile of a commit: none %v, serialized %v\n", b.variants[i*b.each()].mode, one.NoneLatency, one.LineLatency)
+		none := r.column(of[noTrigger].about)
+		for _, v := range of {
+			c := r.column(v.about)
+			c.set("median", median(v.rates), 0)
+			c.relate("/ none", "median", none)
+			c.set("lowest", slices.Min(v.rates), 0)
+			c.set("highest", slices.Max(v.rates), 0)
+			if len(v.took) > 0 {
+				slices.Sort(v.took)
+				c.times("commit", v.took, 0.5, 0.99)
+			}
+			if len(v.slow) > 0 {
+				slices.Sort(v.slow)
+				c.times(fmt.Sprintf("commit at %d/s", slowRate), v.slow, 0.5, 0.99)
+			}
 		}
-	}
-	if r.Stream != nil {
-		b.printf("\nstream_ratio=%.3f (silent, by that of queues)\n", r.StreamRatio)
+		r.note("%s: the relay had caught up %.2f s after the last commit of a round (median)", of[notifyAuto].mode, median(of[notifyAuto].behind))
 	}
 	return r
-}
-
-// rows writes the variants of one mode.
-func (b *insert) rows(g grid, of []*variant) InsertResult {
-	medians := make([]float64, len(of))
-	for i, v := range of {
-		medians[i] = round(median(v.rates), 0)
-	}
-	r := InsertResult{
-		None: medians[noTrigger], Auto: medians[notifyAuto], Suppressed: medians[notifySuppressed],
-		Alone: medians[notifyAlone], Frozen: medians[notifyFrozen], Always: medians[notifyAlways],
-		SlowNone: latencyOf(of[noTrigger].slow), SlowListens: latencyOf(of[notifyAuto].slow),
-	}
-	r.AloneRatio, r.FrozenRatio = round(ratio(r.Alone, r.None), 3), round(ratio(r.Frozen, r.None), 3)
-	r.ListenRatio = round(ratio(r.SlowNone.P50, r.SlowListens.P50), 3)
-	r.AutoRatio, r.TriggerRatio = round(ratio(r.Auto, r.None), 3), round(ratio(r.Suppressed, r.None), 3)
-	if len(b.variants) > b.each() {
-		g.row(string(of[0].mode) + ":")
-	}
-	names := []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "alone: no relay", "frozen: a frozen relay", "always: NOTIFY every time"}
-	if b.want.Serialized {
-		names = append(names, "serialized writers")
-		r.Serialized, r.SerializedRatio = medians[inLine], round(ratio(medians[inLine], r.None), 3)
-		r.NoneLatency, r.LineLatency = latencyOf(of[noTrigger].took), latencyOf(of[inLine].took)
-	}
-	for i, name := range names {
-		low, high := extremes(of[i].rates)
-		g.row(name, number(medians[i]), fmt.Sprintf("%.3f", ratio(medians[i], r.None)), number(low), number(high))
-	}
-	return r
-}
-
-// reportRelay prints the CPU time of the relay.
-func (b *insert) reportRelay(auto *variant) {
-	b.printf("\n%s, CPU while the relay is at work, of all cores: the writers' program %s", auto.mode, auto.cpu.percent(auto.cpu.writers))
-	if auto.cpu.process > 0 {
-		b.printf(", the relay %s", auto.cpu.percent(auto.cpu.process))
-	}
-	if len(auto.relay.sessions) > 0 {
-		b.printf(", its sessions in PostgreSQL %s", auto.cpu.percent(auto.cpu.sessions))
-	}
-	b.printf("\nthe relay had caught up %.2f s after the last commit of a round (median)\n", median(auto.behind))
-}
-
-func (s share) percent(of time.Duration) string {
-	return fmt.Sprintf("%.0f %%", 100*ratio(float64(of), float64(s.capacity)))
 }

@@ -17,43 +17,26 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// LatencyOptions of [Latency].
-type LatencyOptions struct {
-	Options
+// Latency measures the time from the return of COMMIT to the call of the handler at a fixed rate. In the same run it
+// measures the floor: a bare connection that listens, and a claim in SQL. A time is negative if the handler was called
+// before COMMIT had returned to the writer.
+type Latency struct {
 	// Events is how many events of the relay, and as many of the floor, are measured.
 	Events int
 	// Rate is how many transactions begin per second.
 	Rate int
-	// Mode of the table. With [ModeBoth] the result is the queue's, and its field Stream has the stream's.
+	// Mode of the table. With [ModeBoth] a queue and a stream take turns.
 	Mode Mode
-	// HeldSnapshot and Foreign keep a transaction open, as in [DrainOptions], every other second: half of the events are
+	// HeldSnapshot and Foreign keep a transaction open, as in [Drain], every other second: half of the events are
 	// measured with the transaction, and half without.
 	HeldSnapshot bool
 	Foreign      string
 }
 
-// LatencyResult is the result of [Latency], in milliseconds from the return of COMMIT to the call of the handler. A time
-// is negative if the handler was called before COMMIT had returned to the writer.
-type LatencyResult struct {
-	P50      float64 `json:"p50_ms"`
-	P90      float64 `json:"p90_ms"`
-	P99      float64 `json:"p99_ms"`
-	Max      float64 `json:"max_ms"`
-	FloorP50 float64 `json:"floor_p50_ms"`
-	FloorP99 float64 `json:"floor_p99_ms"`
-	Lost     int64   `json:"lost"`
-	// With HeldSnapshot or Foreign: the figures while a transaction is open, and their quotients with the figures
-	// without.
-	DisturbedP50      float64 `json:"disturbed_p50_ms,omitempty"`
-	DisturbedP99      float64 `json:"disturbed_p99_ms,omitempty"`
-	DisturbedP50Ratio float64 `json:"disturbed_p50_ratio,omitempty"`
-	DisturbedP99Ratio float64 `json:"disturbed_p99_ratio,omitempty"`
-	// With ModeBoth: the stream's figures.
-	Stream *LatencyResult `json:"stream,omitempty"`
+// Check implements [Experiment].
+func (x *Latency) Check() error {
+	return atLeast(1, option{"events", x.Events}, option{"rate", x.Rate})
 }
-
-// OK reports whether no event was lost.
-func (r LatencyResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
 const (
 	// warmUp events of each side come first and are not measured.
@@ -152,39 +135,23 @@ func (s *side) handled(id int64, at time.Duration) {
 
 type latency struct {
 	*env
-	want    LatencyOptions
+	want    *Latency
 	tickets []ticket
 	start   time.Time
 	sides   []*side // the relays, then the floor
 }
 
-// Latency measures the time from a commit to the call of the handler at a fixed rate. In the same run it measures the
-// floor: a bare connection that listens, and a claim in SQL.
-func Latency(ctx context.Context, o LatencyOptions) (LatencyResult, error) {
-	if o.Events < 1 || o.Rate < 1 {
-		return LatencyResult{}, fmt.Errorf("events and rate must be at least 1, not %d and %d", o.Events, o.Rate)
+func (x *Latency) run(ctx context.Context, e *env) (*Result, error) {
+	l := &latency{env: e, want: x}
+	l.plan()
+	if err := l.measure(ctx); err != nil {
+		return nil, err
 	}
-	if err := o.Mode.check(); err != nil {
-		return LatencyResult{}, err
-	}
-	if o.Foreign != "" && !slices.Contains(Foreigns(), o.Foreign) {
-		return LatencyResult{}, fmt.Errorf("there is no transaction %q", o.Foreign)
-	}
-	var result LatencyResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
-		l := &latency{env: e, want: o}
-		l.plan()
-		if err := l.run(ctx); err != nil {
-			return err
-		}
-		result = l.report()
-		return nil
-	})
-	return result, err
+	return l.report(), nil
 }
 
 // disturbed reports whether a transaction is opened and closed in turns.
-func (o *LatencyOptions) disturbed() bool { return o.HeldSnapshot || o.Foreign != "" }
+func (x *Latency) disturbed() bool { return x.HeldSnapshot || x.Foreign != "" }
 
 // plan makes the sides and the schedule.
 func (l *latency) plan() {
@@ -220,7 +187,7 @@ func (l *latency) relays() []*side { return l.sides[:len(l.sides)-1] }
 
 func (l *latency) floor() int { return len(l.sides) - 1 }
 
-func (l *latency) run(ctx context.Context) (err error) {
+func (l *latency) measure(ctx context.Context) (err error) {
 	for _, s := range l.sides {
 		if s.schema, err = l.migrateTo(ctx, "latency_"+s.name, s.notify, s.mode); err != nil {
 			return err
@@ -249,17 +216,13 @@ func (l *latency) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	stop := l.progress("delivering", int64(len(l.tickets)), func() (n int64) {
-		for _, s := range l.sides {
-			n += s.seen.distinct.Load()
-		}
-		return n
-	})
-	defer stop()
 	if err := l.write(ctx, conns); err != nil {
 		return err
 	}
-	return l.settle(ctx)
+	for _, s := range l.sides {
+		err = errors.Join(err, s.seen.wait(ctx, nil))
+	}
+	return err
 }
 
 func (l *latency) relay(to *side) (*notifyd.Relay, error) {
@@ -380,22 +343,6 @@ func (l *latency) writeOne(ctx context.Context, conn *pgx.Conn, i int, data []by
 	return err
 }
 
-// settle waits until all events have arrived, or settleWithin has passed.
-func (l *latency) settle(ctx context.Context) error {
-	timeout := time.NewTimer(settleWithin)
-	defer timeout.Stop()
-	for _, s := range l.sides {
-		select {
-		case <-s.seen.all:
-		case <-timeout.C:
-			return nil // missing events are counted
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
 // times returns the sorted results of the function of, for the measured events of the laps.
 func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Duration {
 	var all []time.Duration
@@ -415,63 +362,53 @@ func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Durati
 // arrival returns the measured time: from the commit to the call of the handler.
 func arrival(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.committed }
 
-// result returns the figures of the i-th relay.
-func (l *latency) result(i int) LatencyResult {
-	relay, floor := l.times(arrival, lap{side: i}), l.times(arrival, lap{side: l.floor()})
-	r := LatencyResult{
-		P50: ms(percentile(relay, 0.5)), P90: ms(percentile(relay, 0.9)), P99: ms(percentile(relay, 0.99)), Max: ms(percentile(relay, 1)),
-		FloorP50: ms(percentile(floor, 0.5)), FloorP99: ms(percentile(floor, 0.99)),
-		Lost: l.sides[i].seen.missing(),
-	}
+// report fills a column for each side, with and without the transaction that disturbs it.
+func (l *latency) report() *Result {
+	r := &Result{}
+	r.say("%d events at %d/s, in turns with as many of the floor; %d writers", l.want.Events, l.want.Rate, writersFor(l.want.Rate))
 	if l.want.disturbed() {
-		all := l.times(arrival, lap{i, true})
-		r.DisturbedP50, r.DisturbedP99 = ms(percentile(all, 0.5)), ms(percentile(all, 0.99))
-		r.DisturbedP50Ratio, r.DisturbedP99Ratio = round(ratio(r.DisturbedP50, r.P50), 3), round(ratio(r.DisturbedP99, r.P99), 3)
+		r.say("disturbed: while transactions are open: %s", strings.Join(l.disturbances(), " | "))
 	}
+	for i, s := range l.sides {
+		undisturbed := r.column(s.name)
+		l.fill(undisturbed, lap{side: i})
+		if i == l.floor() {
+			continue
+		}
+		if l.want.disturbed() {
+			disturbed := r.column(s.name + ", disturbed")
+			l.fill(disturbed, lap{i, true})
+			disturbed.relate("p50 / undisturbed", arrivalP50, undisturbed)
+			disturbed.relate("p99 / undisturbed", arrivalP99, undisturbed)
+		}
+		r.count(Faults{Lost: s.seen.missing(), Duplicates: s.seen.duplicates.Load()})
+	}
+	floor := r.column(l.sides[l.floor()].name)
+	for _, c := range r.Columns {
+		c.relate("p50 / floor", arrivalP50, floor)
+	}
+	r.note("floor lost=%d", l.sides[l.floor()].seen.missing())
 	return r
 }
 
-func (l *latency) report() LatencyResult {
-	var results []LatencyResult
-	for i := range l.relays() {
-		results = append(results, l.result(i))
-	}
-	l.printf("%d events at %d/s, in turns with as many of the floor; %d writers\n", l.want.Events, l.want.Rate, writersFor(l.want.Rate))
-	if l.want.disturbed() {
-		l.printf("disturbed: while transactions are open: %s\n", strings.Join(l.disturbances(), " | "))
-	}
-	l.printf("\n")
-	w := newTable(l.Out, "milliseconds", "p50", "p90", "p99", "max")
-	fromBegin := func(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.commit }
+// The figures that are compared.
+const (
+	arrivalName = "commit returned -> handler"
+	arrivalP50  = arrivalName + ", p50, ms"
+	arrivalP99  = arrivalName + ", p99, ms"
+)
+
+// fill sets the times of a lap. The floor is a LISTEN and a claim, with a trigger that always notifies.
+func (l *latency) fill(c *Column, of lap) {
+	sent := func(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.commit }
 	took := func(m *mark) time.Duration { return m.committed - m.commit }
 	late := func(m *mark) time.Duration { return m.begun - l.tickets[m.ticket].at }
-	l.rows(w, "commit returned -> handler", arrival, true)
-	l.rows(w, "COMMIT sent -> handler", fromBegin, true)
-	l.rows(w, "COMMIT itself", took, true)
-	l.rows(w, "begun later than scheduled", late, false)
-	l.printf("\n")
-	for i, r := range results {
-		seen := l.sides[i].seen
-		l.printf("%s: p50 is %.2f times the floor; ", l.sides[i].name, ratio(r.P50, r.FloorP50))
-		if l.want.disturbed() {
-			l.printf("disturbed p50 %.3f and p99 %.3f times those without; ", r.DisturbedP50Ratio, r.DisturbedP99Ratio)
-		}
-		l.printf("lost=%d duplicates=%d, floor lost=%d\n", r.Lost, seen.duplicates.Load(), l.sides[l.floor()].seen.missing())
-	}
-	if len(results) > 1 {
-		results[0].Stream = &results[1]
-	}
-	return results[0]
-}
-
-// rows writes the times of each lap. The floor is a LISTEN and a claim, with a trigger
-// that always notifies.
-func (l *latency) rows(w grid, name string, of func(*mark) time.Duration, disturbed bool) {
-	l.printf("%s\n", name)
-	for i, s := range l.sides {
-		w.times("  "+s.name, l.times(of, lap{side: i}))
-		if disturbed && l.want.disturbed() && i != l.floor() {
-			w.times("  "+s.name+", disturbed", l.times(of, lap{i, true}))
-		}
+	for _, t := range []struct {
+		name string
+		of   func(*mark) time.Duration
+	}{
+		{arrivalName, arrival}, {"COMMIT sent -> handler", sent}, {"COMMIT itself", took}, {"begun later than scheduled", late},
+	} {
+		c.times(t.name, l.times(t.of, of), 0.5, 0.9, 0.99, 1)
 	}
 }

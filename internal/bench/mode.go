@@ -23,16 +23,6 @@ const (
 // Modes returns the words for the modes.
 func Modes() []string { return []string{string(ModeBoth), string(ModeQueue), string(ModeStream)} }
 
-// check returns an error for an unknown mode.
-func (m Mode) check() error {
-	switch m {
-	case "", ModeQueue, ModeStream, ModeBoth:
-		return nil
-	default:
-		return fmt.Errorf("there is no mode %q", string(m))
-	}
-}
-
 // tables returns the modes to measure, one after the other.
 func (m Mode) tables() []outboxsql.Mode {
 	switch m {

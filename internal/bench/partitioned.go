@@ -3,37 +3,12 @@ package bench
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
-
-// besidePlain compares the drain of a table with partitions and of a plain one.
-func (d *drain) besidePlain(ctx context.Context) (DrainResult, error) {
-	if err := d.openSink(ctx); err != nil {
-		return DrainResult{}, err
-	}
-	plain, err := d.measure(ctx, "plain", d.load(0), d.relay)
-	if err != nil {
-		return DrainResult{}, fmt.Errorf("drain of a plain table: %w", err)
-	}
-	l := d.load(0)
-	l.partitions = d.want.Partitions
-	parts, err := d.measure(ctx, "partitions", l, d.relay)
-	if err != nil {
-		return DrainResult{}, fmt.Errorf("drain of a table with partitions: %w", err)
-	}
-	parts.read = nil // it is compared with the plain table
-	r := d.result(parts, plain)
-	r.PlainPerSecond, r.SQLPerSecond = r.SQLPerSecond, 0
-	d.explain()
-	d.columns([]string{strconv.Itoa(l.partitions) + " partitions", "plain table"}, parts, plain)
-	d.printf("\nratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.Ratio, r.Lost, r.Duplicates, parts.rssHow)
-	return r, nil
-}
 
 // partition creates n partitions, and returns the statement that turns autovacuum off for them. The backlog is in the
 // first one. The others are empty, but every query scans them.

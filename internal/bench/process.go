@@ -44,14 +44,16 @@ type order struct {
 
 // account is the result that a relay's process writes at its end.
 type account struct {
-	Handled    int64         `json:"handled"`
-	Lost       int64         `json:"lost"`
-	Duplicates int64         `json:"duplicates"`
-	CPU        time.Duration `json:"cpu"`
-	P50        time.Duration `json:"p50"`
-	P99        time.Duration `json:"p99"`
-	P999       time.Duration `json:"p999"`
-	Max        time.Duration `json:"max"`
+	Lost        int64         `json:"lost"`
+	Duplicates  int64         `json:"duplicates"`
+	CPU         time.Duration `json:"cpu"`
+	Percentiles []namedTime   `json:"percentiles"`
+}
+
+// namedTime is a percentile of the times from the moment at which an event was due to be written to its delivery.
+type namedTime struct {
+	Name string        `json:"name"`
+	Time time.Duration `json:"time"`
 }
 
 const (
@@ -80,10 +82,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if err != nil {
 		return err
 	}
-	ledger := &ledger{seen: newSightings(o.Events)}
-	if o.Report {
-		ledger.out = stdout
-	}
+	ledger := newLedger(o, stdout)
 	var lane delivery.Lane
 	if o.Total {
 		lane.Order = delivery.OrderTotal
@@ -111,25 +110,31 @@ type ledger struct {
 	seen *sightings
 	out  io.Writer // gets a line for each delivery, unless nil
 
-	mu      sync.Mutex
-	handled int64
-	times   histogram
+	mu    sync.Mutex
+	times []time.Duration // with room for all events, so that a delivery does not wait for a copy
+}
+
+func newLedger(o order, stdout io.Writer) *ledger {
+	l := &ledger{seen: newSightings(o.Events), times: make([]time.Duration, 0, o.Events)}
+	if o.Report {
+		l.out = stdout
+	}
+	return l
 }
 
 func (l *ledger) deliver(_ context.Context, e *delivery.Event) error {
 	due, timed := readDue(e.Payload)
-	now := time.Now()
+	late := time.Since(due)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handled++
 	if l.seen.n > 0 {
 		l.seen.note(e.ID)
-	}
-	if timed {
-		l.times.add(now.Sub(due))
+		if timed {
+			l.times = append(l.times, late)
+		}
 	}
 	if l.out != nil {
-		return writeDelivery(l.out, e.ID, now.Sub(due))
+		return writeDelivery(l.out, e.ID, late)
 	}
 	return nil
 }
@@ -137,11 +142,13 @@ func (l *ledger) deliver(_ context.Context, e *delivery.Event) error {
 func (l *ledger) close(cpu time.Duration) account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := &l.times
-	return account{
-		Handled: l.handled, Lost: l.seen.missing(), Duplicates: l.seen.duplicates.Load() + l.seen.unknown.Load(), CPU: cpu,
-		P50: h.percentile(0.5), P99: h.percentile(0.99), P999: h.percentile(0.999), Max: h.max,
+	slices.Sort(l.times)
+	a := account{Lost: l.seen.missing(), Duplicates: l.seen.duplicates.Load() + l.seen.unknown.Load(), CPU: cpu}
+	for _, p := range []float64{0.5, 0.99, 0.999} {
+		a.Percentiles = append(a.Percentiles, namedTime{fmt.Sprintf("p%v", 100*p), percentile(l.times, p)})
 	}
+	a.Percentiles = append(a.Percentiles, namedTime{"max", percentile(l.times, 1)})
+	return a
 }
 
 // The payload of a timed event begins with the time at which it was due to be written.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -27,46 +26,6 @@ func TestPercentile(t *testing.T) {
 	}
 	if got := percentile(nil, 0.5); got != 0 {
 		t.Errorf("percentile of nothing is %d", got)
-	}
-}
-
-func TestMedian(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		of   []float64
-		want float64
-	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1}, 5}, {[]float64{9, 1, 2}, 2}} {
-		given := slices.Clone(c.of)
-		if got := median(c.of); got != c.want || !slices.Equal(given, c.of) {
-			t.Errorf("median of %v is %v, want %v; after it %v", given, got, c.want, c.of)
-		}
-	}
-}
-
-// TestHistogram: a percentile of the histogram is at most 1 % above the exact one.
-func TestHistogram(t *testing.T) {
-	t.Parallel()
-	var h histogram
-	if got := h.percentile(0.5); got != 0 {
-		t.Errorf("percentile of nothing is %d", got)
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	var exact []time.Duration
-	for range 10_000 {
-		d := time.Duration(random.Int64()) >> random.IntN(63)
-		exact = append(exact, d)
-		h.add(d)
-	}
-	slices.Sort(exact)
-	for _, p := range []float64{0, 0.01, 0.5, 0.9, 0.99, 0.999, 1} {
-		want, got := percentile(exact, p), h.percentile(p)
-		if got < want || float64(got-want) > 0.01*float64(want) {
-			t.Errorf("percentile %v is %d, exactly %d", p, got, want)
-		}
-	}
-	h.add(-1) // a clock that was set back
-	if got := h.percentile(0); got != 0 {
-		t.Errorf("a negative time is counted as %d", got)
 	}
 }
 
@@ -285,36 +244,6 @@ func TestInTurns(t *testing.T) {
 	}
 }
 
-// TestSheet: a figure that one scenario lacks is a dash. A figure that all lack has no row.
-func TestSheet(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	s := newSheet(&out, []string{"one", "two"}, []float64{1, 2000})
-	s.counts("counts", func(v float64) float64 { return v })
-	s.fixed("fixed", 1, func(v float64) float64 { return v / 4 })
-	s.figure("some", func(v float64) string { return strings.Repeat("x", int(v)%2) })
-	s.figure("none", func(float64) string { return "" })
-	var got []string
-	for line := range strings.Lines(out.String()) {
-		got = append(got, strings.Join(strings.Fields(line), " "))
-	}
-	if want := []string{"one two", "counts 1 2,000", "fixed 0.2 500.0", "some x -"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// TestMiddle: an outlier among the rounds does not change the medians.
-func TestMiddle(t *testing.T) {
-	t.Parallel()
-	round := func(start, flow time.Duration, rss int64) drained {
-		return drained{start: start, took: start + flow, rss: rss, cpu: split{relay: flow}}
-	}
-	got := middle([]drained{round(2, 30, 7), round(90, 10, 9), round(1, 20, 8)})
-	if want := round(2, 20, 8); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 // TestNotingKeepsOrder: wrapping preserves whether a handler keeps the order of a batch,
 // and so whether a batch may have several events of an aggregate.
 func TestNotingKeepsOrder(t *testing.T) {
@@ -371,51 +300,6 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-func TestBar(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		total, done int64
-		want        string
-	}{
-		{0, 0, "draining, 3 s"},
-		{8, 2, "[=======                       ]  25 % draining"},
-		{8, 9, "[==============================] 100 % draining"},
-	} {
-		if got := bar("draining", c.total, c.done, 3*time.Second); got != c.want {
-			t.Errorf("got  %q\nwant %q", got, c.want)
-		}
-	}
-}
-
-func TestProgress(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-		e := &env{Options: Options{Out: &out, Live: true}}
-		stop := e.progress("inserting", 0, nil)
-		time.Sleep(barAfter + barEvery + time.Millisecond) //nolint:forbidigo // in a bubble's time
-		stop()
-		stop = e.progress("draining", 2, func() int64 { return 1 })
-		time.Sleep(barAfter + barEvery + time.Millisecond) //nolint:forbidigo // the same
-		stop()
-		e.Live = false
-		e.progress("nothing", 0, nil)()
-		want := "\r\x1b[Kinserting, 1 s\r\x1b[K\r\x1b[K[===============               ]  50 % draining\r\x1b[K"
-		if out.String() != want {
-			t.Errorf("got  %q\nwant %q", out.String(), want)
-		}
-	})
-}
-
-func TestNumber(t *testing.T) {
-	t.Parallel()
-	for n, want := range map[float64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
-		if got := number(n); got != want {
-			t.Errorf("number(%v) = %q, want %q", n, got, want)
-		}
-	}
-}
-
 // TestDeliveryLine: a line for a delivery is read back as written, and no other line is.
 func TestDeliveryLine(t *testing.T) {
 	t.Parallel()
@@ -445,19 +329,35 @@ func TestDisorder(t *testing.T) {
 	}
 }
 
-// TestShardRates: the second rate ends with the last delivery of the first relay to end.
-func TestShardRates(t *testing.T) {
+// TestResult: a figure that a column lacks is a dash, and the table can have a row for each scenario.
+func TestResult(t *testing.T) {
 	t.Parallel()
-	g := &relayGroup{deliveries: make([]deliveryTimes, 2)}
-	g.deliveries[0].all = []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}
-	g.deliveries[1].all = []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 8 * time.Second}
-	var r sharded
-	g.rates(&r)
-	if r.took != 8*time.Second || r.whole != 1 || r.flowing != 2 || r.largest != 0.625 {
-		t.Errorf("got %+v", r)
+	r := &Result{}
+	r.say("above")
+	one := r.column("one")
+	one.set("counts", 1234567, 0)
+	one.set("fixed", 0.249, 1)
+	r.column("two").set("fixed", 2, 1)
+	r.column("two").relate("ratio", "fixed", one)
+	r.column("two").relate("none", "counts", one)
+	r.count(Faults{Lost: 1})
+	r.note("below")
+	for isUpright, want := range map[bool][]string{
+		false: {"above", "", "one two", "counts 1,234,567 -", "fixed 0.2 2.0", "ratio - 10.000", "", "below", "lost=1 duplicates=0 out_of_order=0"},
+		true:  {"above", "", "counts fixed ratio", "one 1,234,567 0.2 -", "two - 2.0 10.000", "", "below", "lost=1 duplicates=0 out_of_order=0"},
+	} {
+		var out strings.Builder
+		r.upright = isUpright
+		r.print(&out)
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			got = append(got, strings.Join(strings.Fields(line), " "))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
-	g.deliveries[0].all, r = nil, sharded{}
-	if g.rates(&r); r.whole != 0 || r.flowing != 0 {
-		t.Errorf("a relay without deliveries: %+v", r)
+	if r.OK() || !(&Result{Faults: &Faults{Duplicates: 1}}).OK() {
+		t.Error("a lost event is a failure, and a duplicate is none")
 	}
 }

@@ -146,16 +146,17 @@ func (s *sightings) note(id int64) {
 	}
 }
 
-// wait waits until all events were handled, or no event was handled for settleWithin.
-func (s *sightings) wait(ctx context.Context, r *running) error {
+// wait waits until all events were handled, or no event was handled for settleWithin. It returns an error if the relay
+// ends first; ended is nil for relays that the caller watches.
+func (s *sightings) wait(ctx context.Context, ended chan error) error {
 	tick := time.NewTicker(settleWithin)
 	defer tick.Stop()
 	for last := int64(-1); ; {
 		select {
 		case <-s.all:
 			return nil
-		case err := <-r.ended:
-			r.ended <- nil // for stop
+		case err := <-ended:
+			ended <- nil // for stop
 			return errors.Join(errEndedEarly, err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -176,6 +177,11 @@ func (s *sightings) missing() int64 {
 		seen += bits.OnesCount64(atomic.LoadUint64(&s.seen[i]))
 	}
 	return s.want - int64(seen)
+}
+
+// faults returns what differs from one delivery of each event, in order.
+func (s *sightings) faults() Faults {
+	return Faults{Lost: s.missing(), Duplicates: s.duplicates.Load() + s.unknown.Load(), OutOfOrder: s.disordered.Load()}
 }
 
 // noteUrgent counts the urgent events. At the last of them it records how many other events were handled before.

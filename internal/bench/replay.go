@@ -4,167 +4,313 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ReplayOptions of [Replay].
-type ReplayOptions struct {
-	Options
+// Replay replays many dead letters of few aggregates at once, or a delivered range of a stream. It measures the times of
+// live events meanwhile: from the return of COMMIT to the call of the handler.
+type Replay struct {
 	// Letters is the number of dead letters to replay. Keys is the number of their aggregates.
 	Letters, Keys int
-	// Rate is the number of events per second for another destination meanwhile. Seconds is how long that destination is
-	// measured before the replay, and again after it.
+	// History is the number of delivered events of a stream to replay, in place of dead letters, or 0. Half of the live
+	// events are then for the destination of the replay.
+	History int
+	// Rate is the number of live events per second. Seconds is how long they are measured before the replay, and again
+	// after it.
 	Rate, Seconds int
-	// Mode of the table. With [ModeBoth] the stream is measured after the queue. The result is the queue's, and its field
-	// Stream has the stream's.
+	// Mode of the table. With [ModeBoth] the stream is measured after the queue.
 	Mode Mode
 }
 
-// ReplayResult is the result of [Replay]. Times are from the return of COMMIT to the call of the handler of the other
-// destination, in milliseconds.
-type ReplayResult struct {
-	Letters int64 `json:"letters"`
-	// Seconds is the time until the last dead letter was delivered.
-	Seconds float64 `json:"seconds"`
-	// The times of the other destination, without the replay and during it.
-	AloneP50  float64 `json:"alone_p50_ms"`
-	AloneP99  float64 `json:"alone_p99_ms"`
-	BesideP50 float64 `json:"beside_p50_ms"`
-	BesideP99 float64 `json:"beside_p99_ms"`
-	P99Ratio  float64 `json:"p99_ratio"`
-	Repeats   int64   `json:"repeats"`
-	Lost      int64   `json:"lost"`
-	// Disorder counts dead letters of a stream that were delivered after a later one of their aggregate.
-	Disorder int64 `json:"disorder"`
-	// With ModeBoth: the stream's figures.
-	Stream *ReplayResult `json:"stream,omitempty"`
+// Check implements [Experiment].
+func (x *Replay) Check() error {
+	return errors.Join(atLeast(0, option{"history", x.History}),
+		atLeast(1, option{"letters", x.Letters}, option{"keys", x.Keys}, option{"rate", x.Rate}, option{"seconds", x.Seconds}))
 }
 
-// OK reports whether all dead letters were delivered as they should.
-func (r ReplayResult) OK() bool {
-	return r.Lost == 0 && r.Disorder == 0 && (r.Stream == nil || r.Stream.OK())
-}
-
-// Replay replays many dead letters of few aggregates at once. It measures the times of events of another destination
-// meanwhile.
-func Replay(ctx context.Context, o ReplayOptions) (ReplayResult, error) {
-	if o.Letters < 1 || o.Keys < 1 || o.Rate < 1 || o.Seconds < 1 {
-		return ReplayResult{}, errors.New("letters, keys, rate and seconds must be at least 1")
+func (x *Replay) run(ctx context.Context, e *env) (*Result, error) {
+	r := &Result{}
+	what := "dead letters"
+	n := x.Letters
+	modes := x.Mode.tables()
+	if x.History > 0 {
+		what = "delivered events"
+		n = x.History
+		modes = []outboxsql.Mode{outboxsql.ModeStream}
 	}
-	if err := o.Mode.check(); err != nil {
-		return ReplayResult{}, err
-	}
-	var results []ReplayResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
-		for _, mode := range o.Mode.tables() {
-			r := &replay{want: o, meanwhile: meanwhile{env: e, mode: mode, kinds: []string{eventType}, rate: o.Rate, seconds: o.Seconds}}
-			one, err := r.run(ctx)
-			if err != nil {
-				return fmt.Errorf("%s: %w", mode, err)
-			}
-			results = append(results, one)
+	r.say("%s %s of %d aggregates are replayed at once, beside %d live events/s", number(float64(n)), what, x.Keys, x.Rate)
+	for _, mode := range modes {
+		one := &replay{env: e, want: x, mode: mode, n: n}
+		if err := one.measure(ctx, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", mode, err)
 		}
-		return nil
-	})
-	if err != nil {
-		return ReplayResult{}, err
 	}
-	if len(results) > 1 {
-		results[0].Stream = &results[1]
-	}
-	return results[0], nil
+	return r, nil
 }
 
+// replay replays the past events of one table while live events are written.
 type replay struct {
-	meanwhile
-	want ReplayOptions
+	*env
+	want   *Replay
+	mode   outboxsql.Mode
+	n      int      // events to replay
+	kinds  []string // types of the live events, in turns
+	schema string
+	seen   *sightings   // events of the past
+	last   []int64      // by aggregate: the last event; one worker has an aggregate at a time
+	wrong  atomic.Int64 // past events delivered after a later one, in a stream
+
+	mu      sync.Mutex
+	entered map[int64]time.Time // live events
 }
 
-// sqlDeadLetters inserts the dead letters and their events. No destination has these events still to deliver.
-const sqlDeadLetters = `WITH event AS (
-	INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
-	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, $state, now()
-	FROM generate_series(1, $letters::bigint) AS i RETURNING id, event_type, aggregate_type, aggregate_id)
-INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_class, last_error)
-SELECT id, 'letters', event_type, 'dead', 10, aggregate_type || '/' || aggregate_id, 'event', 'refused by the bench' FROM event`
+const (
+	// sqlPast inserts events that no destination has still to deliver.
+	sqlPast = `INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
+	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
+	// sqlDeadLetters inserts such events and their dead letters.
+	sqlDeadLetters = `WITH event AS (` + sqlPast + ` RETURNING id, event_type, aggregate_type, aggregate_id)
+	INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_class, last_error)
+	SELECT id, 'letters', event_type, 'dead', 10, aggregate_type || '/' || aggregate_id, 'event', 'refused by the bench' FROM event`
+)
 
-func (r *replay) run(ctx context.Context) (result ReplayResult, err error) {
-	if r.schema, err = r.migrateTo(ctx, "replay_"+string(r.mode), outboxsql.NotifyAuto, outboxsql.ModeQueue); err != nil {
-		return result, err
+func (b *replay) measure(ctx context.Context, r *Result) (err error) {
+	if b.schema, err = b.migrateTo(ctx, "replay_"+string(b.mode), outboxsql.NotifyAuto, outboxsql.ModeQueue); err != nil {
+		return err
 	}
-	if err := r.bury(ctx); err != nil {
-		return result, fmt.Errorf("make the dead letters: %w", err)
+	if err := b.bury(ctx); err != nil {
+		return fmt.Errorf("write the past events: %w", err)
 	}
-	r.expect(r.want.Letters, r.want.Keys)
-	relay, err := r.relayWith(func(_ context.Context, e *delivery.Event) error { return r.past(e) })
+	b.seen = newSightings(b.n)
+	b.last = make([]int64, b.want.Keys)
+	b.entered = make(map[int64]time.Time)
+	kinds := []string{eventType}
+	names := []string{"another destination"}
+	replayAll := b.replayLetters
+	if b.want.History > 0 {
+		kinds = append(kinds, "letter")
+		names = append(names, "the same destination")
+		replayAll = b.replayHistory
+	}
+	b.kinds = kinds
+	relay, err := b.relay()
 	if err != nil {
-		return result, err
+		return err
 	}
-	c, err := r.around(ctx, relay, r.replayAll)
+	found, err := b.around(ctx, relay, replayAll)
 	if err != nil {
-		return result, err
+		return err
 	}
-	return r.report(c.alone[0], c.busy[0], c.took), nil
+
+	c := r.column(string(b.mode))
+	c.set("seconds until all were delivered", found.took.Seconds(), 2)
+	for i, name := range names {
+		alone := percentile(found.alone[i], 0.99)
+		busy := percentile(found.busy[i], 0.99)
+		c.times(name+", alone", found.alone[i], 0.5, 0.99)
+		c.times(name+", beside the replay", found.busy[i], 0.5, 0.99)
+		c.set(name+", p99 beside / alone", ratio(milliseconds(busy), milliseconds(alone)), 3)
+	}
+	r.count(Faults{Lost: b.seen.missing(), Duplicates: b.seen.duplicates.Load(), OutOfOrder: b.wrong.Load()})
+	return nil
 }
 
-// bury creates the dead letters. In a stream they are behind the positions.
-func (r *replay) bury(ctx context.Context) error {
-	defer r.progress(fmt.Sprintf("burying %s letters", number(float64(r.want.Letters))), 0, nil)()
-	_, err := r.pool.Exec(ctx, strings.NewReplacer("$table", table(r.schema), "$deliveries", deliveries(r.schema),
-		"$payload", "'"+payload(payloadBytes)+"'", "$letters", fmt.Sprint(r.want.Letters), "$keys", fmt.Sprint(r.want.Keys), "$state", "'done'").Replace(sqlDeadLetters))
-	if err == nil && r.mode == outboxsql.ModeStream {
-		err = r.makeStream(ctx, r.schema, r.want.Letters)
+// bury creates the past events. In a stream they are behind the positions.
+func (b *replay) bury(ctx context.Context) error {
+	statement := sqlDeadLetters
+	if b.want.History > 0 {
+		statement = sqlPast
+	}
+	_, err := b.pool.Exec(ctx, strings.NewReplacer("$table", table(b.schema), "$deliveries", deliveries(b.schema), "$payload", "'"+payload(payloadBytes)+"'",
+		"$events", fmt.Sprint(b.n), "$keys", fmt.Sprint(b.want.Keys)).Replace(statement))
+	if err == nil && b.mode == outboxsql.ModeStream {
+		err = b.makeStream(ctx, b.schema, b.n)
 	}
 	return err
 }
 
-// replayAll replays all dead letters, and waits until they are delivered.
-func (r *replay) replayAll(ctx context.Context) error {
-	letters, err := ops.New(r.pool, ops.Config{Schema: r.schema})
+// relay returns a relay with the destination of the replay, and another one whose events are all live.
+func (b *replay) relay() (*notifyd.Relay, error) {
+	relay, err := notifyd.New(b.pool, notifyd.Config{Schema: b.schema, Logger: b.Log})
+	if err != nil {
+		return nil, err
+	}
+	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		if b.want.History > 0 && e.Replay == 0 {
+			return b.live(e)
+		}
+		return b.past(e)
+	})
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return b.live(e) })
+	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}),
+		relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
+}
+
+// replayLetters replays all dead letters, and waits until they are delivered.
+func (b *replay) replayLetters(ctx context.Context) error {
+	letters, err := ops.New(b.pool, ops.Config{Schema: b.schema})
 	if err != nil {
 		return err
 	}
-	defer r.progress("replaying", int64(r.want.Letters), r.seen.distinct.Load)()
 	did, err := letters.ReplayDeadLetters(ctx, ops.DeadLetterFilter{Destination: "letters"}, ops.BulkAction{Actor: "bench"})
 	if err != nil {
 		return err
 	}
-	if did.Done != int64(r.want.Letters) {
-		return fmt.Errorf("%d letters were replayed, not %d", did.Done, r.want.Letters)
+	if did.Done != int64(b.n) {
+		return fmt.Errorf("%d letters were replayed, not %d", did.Done, b.n)
 	}
-	for before := int64(-1); r.seen.distinct.Load() > before; {
-		before = r.seen.distinct.Load()
-		timeout := time.NewTimer(settleWithin)
-		select {
-		case <-r.seen.all:
-			timeout.Stop()
-			return nil
-		case <-timeout.C: // the caller counts the missing ones
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	return b.seen.wait(ctx, nil)
+}
+
+// replayHistory replays the history, and waits until all of it is delivered.
+func (b *replay) replayHistory(ctx context.Context) error {
+	s, err := ops.New(b.pool, ops.Config{Schema: b.schema})
+	if err != nil {
+		return err
+	}
+	r, err := s.StartReplay(ctx, ops.ReplayRange{Destination: "letters", To: fmt.Sprint(b.n)}, ops.Action{Actor: "bench"})
+	if err != nil {
+		return err
+	}
+	r, _, err = s.AwaitReplay(ctx, r.ID, nil)
+	if err == nil && r.State != observe.ReplayDone {
+		err = fmt.Errorf("the replay is %s", r.State)
+	}
+	return err
+}
+
+// times are the sorted times, by the kind of the event.
+type times [][]time.Duration
+
+// live records the first arrival of a live event.
+func (b *replay) live(e *delivery.Event) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.entered[e.ID].IsZero() {
+		b.entered[e.ID] = time.Now()
 	}
 	return nil
 }
 
-func (r *replay) report(alone, beside []time.Duration, took time.Duration) ReplayResult {
-	result := ReplayResult{
-		Letters: int64(r.want.Letters), Seconds: round(took.Seconds(), 2),
-		AloneP50: ms(percentile(alone, 0.5)), AloneP99: ms(percentile(alone, 0.99)),
-		BesideP50: ms(percentile(beside, 0.5)), BesideP99: ms(percentile(beside, 0.99)),
-		Repeats: r.seen.duplicates.Load(), Lost: r.seen.missing(), Disorder: r.wrong.Load(),
+// past records the delivery of a past event.
+func (b *replay) past(e *delivery.Event) error {
+	var key int
+	if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
+		return err
 	}
-	result.P99Ratio = round(ratio(result.BesideP99, result.AloneP99), 3)
-	r.printf("%s: %s dead letters of %d aggregates were replayed and delivered within %.1f s; lost=%d repeats=%d disorder=%d\n",
-		r.mode, number(float64(r.want.Letters)), r.want.Keys, took.Seconds(), result.Lost, result.Repeats, result.Disorder)
-	w := newTable(r.Out, "milliseconds", "p50", "p90", "p99", "max")
-	w.times("  another destination alone", alone)
-	w.times("  beside the replay", beside)
-	r.printf("p99_ratio=%.3f at %d events/s\n\n", result.P99Ratio, r.want.Rate)
-	return result
+	if b.mode == outboxsql.ModeStream {
+		if e.ID < b.last[key] {
+			b.wrong.Add(1)
+		}
+		b.last[key] = e.ID
+	}
+	b.seen.note(e.ID)
+	return nil
+}
+
+// compared are the times of live events without the work and during it, and the duration of the work.
+type compared struct {
+	alone, busy times
+	took        time.Duration
+}
+
+// around measures live events before work, during it, and after it.
+func (b *replay) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (c compared, err error) {
+	run := start(ctx, relay.Run)
+	defer func() { err = errors.Join(err, run.stop()) }()
+	if err := run.ready(ctx, relay.Ready()); err != nil {
+		return c, err
+	}
+	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(b.want.Seconds)*time.Second) }
+	if c.alone, err = b.write(ctx, quietly); err != nil {
+		return c, err
+	}
+	began := time.Now()
+	if c.busy, err = b.write(ctx, work); err != nil {
+		return c, err
+	}
+	c.took = time.Since(began)
+	// Measure once more without work: other load on the machine may have changed meanwhile.
+	again, err := b.write(ctx, quietly)
+	if err != nil {
+		return c, err
+	}
+	for i := range c.alone {
+		c.alone[i] = append(c.alone[i], again[i]...)
+		slices.Sort(c.alone[i])
+	}
+	return c, nil
+}
+
+// write writes live events until work has ended, and returns the time of each.
+func (b *replay) write(ctx context.Context, work func(context.Context) error) (times, error) {
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(ctx, []*pgx.Conn{conn})
+	over := make(chan struct{})
+	committed := make([]map[int64]time.Time, len(b.kinds))
+	for i := range committed {
+		committed[i] = make(map[int64]time.Time)
+	}
+	err = together(ctx, func(ctx context.Context) error {
+		defer close(over)
+		return work(ctx)
+	}, func(ctx context.Context) error {
+		data, begin := payload(payloadBytes), time.Now()
+		for i, at := 0, steadily(b.want.Rate); ; i++ {
+			select {
+			case <-over:
+				return nil
+			default:
+			}
+			if err := sleepTimer(ctx, time.Until(begin.Add(at(i)))); err != nil {
+				return err
+			}
+			var id int64
+			kind := i % len(b.kinds)
+			if err := conn.QueryRow(ctx, `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[kind], data).Scan(&id); err != nil {
+				return err
+			}
+			committed[kind][id] = time.Now()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.arrivals(ctx, committed)
+}
+
+// arrivals waits for the live events, and returns the time of each.
+func (b *replay) arrivals(ctx context.Context, committed []map[int64]time.Time) (times, error) {
+	if err := b.drained(ctx, b.schema, b.mode); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	took := make(times, len(committed))
+	for i := range committed {
+		for id, at := range committed[i] {
+			entered, ok := b.entered[id]
+			if !ok {
+				return nil, fmt.Errorf("live event %d is lost", id)
+			}
+			took[i] = append(took[i], entered.Sub(at))
+		}
+		slices.Sort(took[i])
+	}
+	return took, nil
 }

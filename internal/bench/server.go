@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
@@ -109,3 +111,59 @@ func (e *env) walSince(ctx context.Context, from string) (bytes float64, err err
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// cost is what some work has used.
+type cost struct {
+	wal    float64 // bytes
+	rss    int64   // bytes, the peak
+	rssHow string  // how the peak was measured
+	cpu    split
+}
+
+// split is the CPU time of each participant.
+type split struct{ postgres, sink, relay time.Duration }
+
+// own returns the CPU time that does not depend on the sink.
+func (s split) own() time.Duration { return s.postgres + s.relay }
+
+// meter measures the cost of work. sink is the process of a private sink, or 0. In profiles the label "drain" has the name.
+func (e *env) meter(ctx context.Context, name string, sink int, work func(context.Context) error) (c cost, err error) {
+	debug.FreeOSMemory()
+	if c.rssHow, err = resetPeak(); err != nil {
+		return c, err
+	}
+	from, err := e.walEnd(ctx)
+	if err != nil {
+		return c, err
+	}
+	before, err := e.used(ctx, sink)
+	if err != nil {
+		return c, err
+	}
+
+	pprof.Do(ctx, pprof.Labels("drain", name), func(ctx context.Context) { err = work(ctx) })
+	if err != nil {
+		return c, err
+	}
+
+	after, err := e.used(ctx, sink)
+	if err != nil {
+		return c, err
+	}
+	c.cpu = split{postgres: after.postgres - before.postgres, sink: after.sink - before.sink, relay: after.relay - before.relay}
+	if c.rss, err = peak(); err != nil {
+		return c, err
+	}
+	c.wal, err = e.walSince(ctx, from)
+	return c, err
+}
+
+// used returns the CPU time used so far by private servers and by this process.
+func (e *env) used(ctx context.Context, sink int) (s split, err error) {
+	s.relay = ownCPU()
+	if sink != 0 {
+		s.sink, _ = cpuOf([]int{sink})
+	}
+	s.postgres, err = e.serverCPU(ctx)
+	return s, err
+}

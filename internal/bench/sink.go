@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
@@ -32,20 +31,23 @@ type place struct {
 	close func(ctx context.Context) error
 }
 
-// sinks returns the function that opens each place, by the word of [DrainOptions.To].
-func sinks() map[string]func(context.Context, DrainOptions) (*place, error) {
-	return map[string]func(context.Context, DrainOptions) (*place, error){
-		"noop":     openNoop,
+// noSink is the word for no sink.
+const noSink = "noop"
+
+// sinks returns the function that opens each place, by the word of [Drain.To].
+func sinks() map[string]func(context.Context, *Drain) (*place, error) {
+	return map[string]func(context.Context, *Drain) (*place, error){
+		noSink:     openNoop,
 		"kafka":    openKafka,
 		"rabbitmq": openRabbitMQ,
 	}
 }
 
-// Sinks returns the words for [DrainOptions.To].
+// Sinks returns the words for [Drain.To].
 func Sinks() []string { return slices.Sorted(maps.Keys(sinks())) }
 
 // openNoop opens a place whose handler does nothing.
-func openNoop(context.Context, DrainOptions) (*place, error) {
+func openNoop(context.Context, *Drain) (*place, error) {
 	return &place{
 		note:     "a Go function that does nothing",
 		handlers: []delivery.Handler{delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })},
@@ -55,11 +57,7 @@ func openNoop(context.Context, DrainOptions) (*place, error) {
 
 // openSink opens the place of a drain.
 func (d *drain) openSink(ctx context.Context) (err error) {
-	open, ok := sinks()[d.want.To]
-	if !ok {
-		return fmt.Errorf("there is no sink %q", d.want.To)
-	}
-	if d.place, err = open(ctx, d.want); err != nil {
+	if d.place, err = sinks()[d.want.To](ctx, d.want); err != nil {
 		return fmt.Errorf("drain to %s: %w", d.want.To, err)
 	}
 	d.cleanup = append(d.cleanup, d.place.close)
@@ -157,39 +155,15 @@ func (b notedBatches) KeepsOrder() bool {
 }
 
 // recount counts the events that have arrived, instead of the handled events, if the place can be read back.
-func (d *drain) recount(ctx context.Context, result *drained) error {
+func (d *drain) recount(ctx context.Context, l load, result *drained) error {
 	if d.place == nil || d.place.arrived == nil {
 		return nil
 	}
-	there := d.load(0).sightings()
-	defer d.progress("reading back what has arrived", int64(d.want.Events), there.distinct.Load)()
+	there := l.sightings()
 	if err := d.place.arrived(ctx, there.note); err != nil {
 		return fmt.Errorf("read back what has arrived: %w", err)
 	}
-	result.lost = max(result.lost, there.missing())
-	result.duplicates = there.duplicates.Load() + there.unknown.Load()
+	result.Lost = max(result.Lost, there.missing())
+	result.Duplicates = there.faults().Duplicates
 	return nil
 }
-
-// split is the CPU time of each participant.
-type split struct{ postgres, sink, relay time.Duration }
-
-// used returns the CPU time used so far by private servers and by this process.
-func (d *drain) used(ctx context.Context) (split, error) {
-	s := split{relay: ownCPU()}
-	var err error
-	if s.postgres, err = d.serverCPU(ctx); err != nil {
-		return s, err
-	}
-	if d.place != nil && d.place.pid != 0 {
-		s.sink, _ = cpuOf([]int{d.place.pid})
-	}
-	return s, nil
-}
-
-func (s split) since(from split) split {
-	return split{postgres: s.postgres - from.postgres, sink: s.sink - from.sink, relay: s.relay - from.relay}
-}
-
-// own returns the CPU time that does not depend on the sink.
-func (s split) own() time.Duration { return s.postgres + s.relay }

@@ -12,8 +12,10 @@ import (
 // rabbitReader reads a queue as a consumer does, and records the ids.
 type rabbitReader struct {
 	conn *amqp.Connection
-	all  int // events of a drain
+	all  int // events to read
 	done chan struct{}
+	// isRemoving reports that the broker removes each message as it sends it, so that none returns to the queue.
+	isRemoving bool
 
 	mu   sync.Mutex
 	ids  []int64       // since the last call of arrived
@@ -26,13 +28,18 @@ func (r *rabbitReader) begin(s *rabbitSink) (<-chan amqp.Delivery, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := ch.QueueDeclare(s.queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: s.kind}); err != nil {
+	q, err := ch.QueueDeclare(s.queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: s.kind})
+	if err != nil {
 		return nil, err
+	}
+	if r.all == 0 {
+		r.all = q.Messages
+		r.isRemoving = true
 	}
 	if err := ch.Qos(rabbitPrefetch, 0, false); err != nil {
 		return nil, err
 	}
-	return ch.Consume(s.queue, "", false, false, false, false, nil)
+	return ch.Consume(s.queue, "", r.isRemoving, false, false, false, nil)
 }
 
 // read ends when the connection ends; close waits for it.
@@ -42,7 +49,7 @@ func (r *rabbitReader) read(got <-chan amqp.Delivery) {
 	for d := range got {
 		var err error
 		// The last messages may stay unacknowledged: nothing depends on that.
-		if n++; n%(rabbitPrefetch/2) == 0 {
+		if n++; !r.isRemoving && n%(rabbitPrefetch/2) == 0 {
 			err = d.Ack(true)
 		}
 		r.mu.Lock()

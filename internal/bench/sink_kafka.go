@@ -40,7 +40,7 @@ type kafkaSink struct {
 	read   int64       // records so far
 }
 
-func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
+func openKafka(ctx context.Context, o *Drain) (*place, error) {
 	s := &kafkaSink{}
 	brokers, err := s.brokers(ctx, o)
 	if err != nil {
@@ -65,7 +65,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 }
 
 // brokers returns the brokers to use. If none are named, it starts a private one.
-func (s *kafkaSink) brokers(ctx context.Context, o DrainOptions) ([]string, error) {
+func (s *kafkaSink) brokers(ctx context.Context, o *Drain) ([]string, error) {
 	if len(o.Brokers) > 0 {
 		return o.Brokers, nil
 	}
@@ -97,7 +97,7 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 // warmUp makes a new broker compile its code. Before that, the broker takes several times the CPU time, and the compiler
 // takes as much again. The calls must equal the calls of the drain: other sizes, or records without headers, would run
 // other code.
-func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions) error {
+func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o *Drain) error {
 	topics := make([]string, len(s.topics))
 	for i, topic := range s.topics {
 		topics[i] = topic + "_warm_up"
@@ -173,17 +173,25 @@ func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 	var end int64
 	ends.Each(func(o kadm.ListedOffset) { end += o.Offset })
 	s.client.AddConsumeTopics(s.topics...)
-	for s.read < end {
+	return readTo(ctx, s.client, &s.read, end, func(r *kgo.Record) {
+		if !r.Attrs.IsControl() { // the end of a transaction
+			note(recordID(r))
+		}
+	})
+}
+
+// readTo reads records until their number is end.
+func readTo(ctx context.Context, client *kgo.Client, read *int64, end int64, each func(*kgo.Record)) error {
+	for *read < end {
 		polling, cancel := context.WithTimeout(ctx, readWithin)
-		fetches := s.client.PollFetches(polling)
+		fetches := client.PollFetches(polling)
 		cancel()
 		if err := fetches.Err0(); err != nil {
-			return err
+			return fmt.Errorf("read the topics back: %w", err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			if s.read++; !r.Attrs.IsControl() { // the end of a transaction
-				note(recordID(r))
-			}
+			*read++
+			each(r)
 		})
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -32,10 +31,7 @@ type rabbitSink struct {
 	reader *rabbitReader // nil without --consume
 }
 
-func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
-	if o.QueueType == "" {
-		o.QueueType = amqp.QueueTypeClassic
-	}
+func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
 	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane()}
 	p.lane.Batch = cmp.Or(o.SinkBatch, p.lane.Batch)
@@ -62,7 +58,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
 	if o.Consume {
 		p.note += ", with a consumer"
-		if err := s.consume(o.Events); err != nil {
+		if s.reader, err = s.consume(o.Events); err != nil {
 			return nil, errors.Join(err, p.close(ctx))
 		}
 		p.arrived = s.reader.arrived
@@ -72,41 +68,12 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 
 // arrived reads the queue up to its present end.
 func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
-	return s.with(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		if err := ch.Qos(rabbitPrefetch, 0, false); err != nil {
-			return err
-		}
-		got, err := ch.ConsumeWithContext(ctx, s.queue, "", false, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		timer := time.NewTimer(readWithin)
-		defer timer.Stop()
-		for n := 1; n <= q.Messages; n++ {
-			timer.Reset(readWithin)
-			select {
-			case d, ok := <-got:
-				if !ok {
-					return errors.New("the broker has closed the connection")
-				}
-				note(messageID(d))
-				if n%(rabbitPrefetch/2) == 0 || n == q.Messages {
-					if err := d.Ack(true); err != nil {
-						return err
-					}
-				}
-			case <-timer.C:
-				return fmt.Errorf("%d messages of %d within %v", n-1, q.Messages, readWithin)
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		return nil
-	})
+	r, err := s.consume(0)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	return r.arrived(ctx, note)
 }
 
 // messageID returns the event's id, or 0 for a message of another writer.
@@ -149,18 +116,18 @@ func (s *rabbitSink) close(ctx context.Context) error {
 	})
 }
 
-// consume starts a consumer of the queue. It declares the queue if the handler has not.
-func (s *rabbitSink) consume(all int) error {
+// consume starts a consumer that reads a number of events from the queue; 0 means all events that the queue has now. It
+// declares the queue if the handler has not.
+func (s *rabbitSink) consume(events int) (*rabbitReader, error) {
 	conn, err := amqp.Dial(s.url)
 	if err != nil {
-		return fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
+		return nil, fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
 	}
-	r := &rabbitReader{conn: conn, all: all, done: make(chan struct{}), came: make(chan struct{}, 1)}
+	r := &rabbitReader{conn: conn, all: events, done: make(chan struct{}), came: make(chan struct{}, 1)}
 	got, err := r.begin(s)
 	if err != nil {
-		return errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
 	}
-	s.reader = r
 	go r.read(got)
-	return nil
+	return r, nil
 }

@@ -12,106 +12,61 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// SoakOptions of [Soak].
-type SoakOptions struct {
-	Options
+// Soak writes events at a fixed rate for a while. It measures their latency, the growth of the table, and the CPU time of
+// the relay. The latency begins when an event is due to be written, and includes the writer, the commit and the relay.
+type Soak struct {
 	// Rate is how many transactions begin per second, during Seconds.
 	Rate    int
 	Seconds int
-	// Mode of the table. With [ModeBoth] the stream is measured after the queue. The result is the queue's, and its field
-	// Stream has the stream's.
+	// Mode of the table. With [ModeBoth] the stream is measured after the queue.
 	Mode Mode
 }
 
-// SoakResult is the result of [Soak]. Times are milliseconds from the moment at which an event was due to be written to
-// the call of the handler. They include the writer, the commit and the relay.
-type SoakResult struct {
-	Events          int64   `json:"events"`
-	EventsPerSecond float64 `json:"events_per_second"`
-	P50             float64 `json:"p50_ms"`
-	P99             float64 `json:"p99_ms"`
-	P999            float64 `json:"p999_ms"`
-	Max             float64 `json:"max_ms"`
-	Lost            int64   `json:"lost"`
-	Duplicates      int64   `json:"duplicates"`
-	// RelayCPU is the CPU time of the relay's process, and SessionsCPU the CPU time of its sessions in a private server,
-	// in seconds per million events.
-	RelayCPU    float64 `json:"relay_cpu_s_per_million"`
-	SessionsCPU float64 `json:"sessions_cpu_s_per_million"`
-	// DeadTuples is the largest number in a sample. TableMiB is the size at the end, with indexes.
-	DeadTuples int64   `json:"dead_tuples"`
-	TableMiB   float64 `json:"table_mib"`
-	// With ModeBoth: the stream's figures.
-	Stream *SoakResult `json:"stream,omitempty"`
+// Check implements [Experiment].
+func (x *Soak) Check() error {
+	return atLeast(1, option{"rate", x.Rate}, option{"seconds", x.Seconds})
 }
 
-// OK reports whether no event was lost.
-func (r SoakResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
+// dueToHandler is the time that [Soak] and [Takeover] measure.
+const dueToHandler = "due to be written -> handler"
 
 const (
 	// sampleEvery is the interval of samples.
 	sampleEvery = time.Second
-	// shownSamples is how many samples the table for people shows.
-	shownSamples = 12
 	// soakWriters is the number of writers: at 5,000/s a commit may take 6 ms.
 	soakWriters = 32
 )
 
-// sample is the state of the table at a time.
-type sample struct {
-	at      time.Duration
-	dead    int64
-	bytes   int64
-	written int64
-}
-
+// soak writes at a fixed rate into one table.
 type soak struct {
 	*env
-	want    SoakOptions
-	mode    outboxsql.Mode
+	want    *Soak
 	schema  string
 	written atomic.Int64
-	samples []sample
+	dead    int64 // the most dead tuples of a sample
+	bytes   int64 // the size of the table in the last sample, with indexes
 }
 
-// Soak writes events at a fixed rate for a while. It measures their latency, the growth of the table, and the CPU time of
-// the relay.
-func Soak(ctx context.Context, o SoakOptions) (SoakResult, error) {
-	if o.Rate < 1 || o.Seconds < 1 {
-		return SoakResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)
-	}
-	if err := o.Mode.check(); err != nil {
-		return SoakResult{}, err
-	}
-	var results []SoakResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
-		for _, mode := range o.Mode.tables() {
-			e.printf("%s:\n", mode)
-			one, err := (&soak{env: e, want: o, mode: mode}).run(ctx)
-			if err != nil {
-				return err
-			}
-			results = append(results, one)
+func (x *Soak) run(ctx context.Context, e *env) (*Result, error) {
+	r := &Result{}
+	r.say("events of %d B at %s/s, one per transaction, %d writers; the relay in a process of its own", payloadBytes, number(float64(x.Rate)), soakWriters)
+	for _, mode := range x.Mode.tables() {
+		s := &soak{env: e, want: x}
+		if err := s.measure(ctx, mode, r); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return SoakResult{}, err
 	}
-	if len(results) > 1 {
-		results[0].Stream = &results[1]
-	}
-	return results[0], nil
+	return r, nil
 }
 
-func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
-	if s.schema, err = s.migrateTo(ctx, "soak_"+string(s.mode), outboxsql.NotifyAuto, s.mode); err != nil {
-		return result, err
+func (s *soak) measure(ctx context.Context, mode outboxsql.Mode, r *Result) (err error) {
+	if s.schema, err = s.migrateTo(ctx, "soak_"+string(mode), outboxsql.NotifyAuto, mode); err != nil {
+		return err
 	}
 	events := s.want.Rate * s.want.Seconds
 	relay, err := s.startProcess(ctx, s.schema, order{Events: events})
 	if err != nil {
-		return result, err
+		return err
 	}
 	var sum account
 	stopped := false
@@ -123,22 +78,24 @@ func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+
 	before, _ := cpuOf(relay.sessions)
 	took, err := s.write(ctx, events)
 	if err != nil {
-		return result, err
+		return err
 	}
-	if err := s.drained(ctx, s.schema, s.mode); err != nil && ctx.Err() != nil {
-		return result, err // otherwise the rest is counted as lost
+	if err := s.drained(ctx, s.schema, mode); err != nil && ctx.Err() != nil {
+		return err // otherwise the rest is counted as lost
 	}
 	sessions, _ := cpuOf(relay.sessions)
-	if err := s.look(ctx, took); err != nil {
-		return result, err
+	if err := s.look(ctx); err != nil {
+		return err
 	}
 	if err := stop(); err != nil {
-		return result, err
+		return err
 	}
-	return s.report(sum, took, sessions-before), nil
+	s.report(r, r.column(string(mode)), sum, took, sessions-before)
+	return nil
 }
 
 // write follows the schedule and samples the table meanwhile.
@@ -155,11 +112,10 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 		return 0, err
 	}
 	defer func() { _ = closeSleep() }() // a timer has nothing to flush
-	defer s.progress(fmt.Sprintf("%s events at %s/s", number(float64(events)), number(float64(s.want.Rate))), int64(events), s.written.Load)()
 
 	plan := schedule{time.Now(), events, steadily(s.want.Rate)}
 	due := make(chan int, s.want.Rate) // one second's events; later ones are measured as late all the same
-	sampling := start(ctx, func(ctx context.Context) error { return s.sample(ctx, plan.start) })
+	sampling := start(ctx, s.sample)
 	tasks := []func(context.Context) error{func(ctx context.Context) error { return pace(ctx, plan, due, sleep) }}
 	for _, conn := range conns {
 		tasks = append(tasks, func(ctx context.Context) error {
@@ -180,55 +136,41 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 }
 
 // sample samples the table every second until ctx ends.
-func (s *soak) sample(ctx context.Context, begin time.Time) error {
+func (s *soak) sample(ctx context.Context) error {
 	for {
 		if sleepTimer(ctx, sampleEvery) != nil {
 			return nil //nolint:nilerr // that is how it ends
 		}
-		if err := s.look(ctx, time.Since(begin)); err != nil && ctx.Err() == nil {
+		if err := s.look(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-func (s *soak) look(ctx context.Context, at time.Duration) error {
-	now := sample{at: at, written: s.written.Load()}
+// look takes one sample.
+func (s *soak) look(ctx context.Context) error {
+	var dead int64
 	err := s.pool.QueryRow(ctx, `SELECT n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables WHERE relid = $1::regclass`,
-		table(s.schema)).Scan(&now.dead, &now.bytes)
+		table(s.schema)).Scan(&dead, &s.bytes)
 	if err != nil {
 		return fmt.Errorf("look at the table: %w", err)
 	}
-	s.samples = append(s.samples, now)
+	s.dead = max(s.dead, dead)
 	return nil
 }
 
-func (s *soak) report(sum account, took, sessions time.Duration) SoakResult {
-	written := s.written.Load()
-	r := SoakResult{
-		Events: written, EventsPerSecond: round(float64(written)/took.Seconds(), 0),
-		P50: ms(sum.P50), P99: ms(sum.P99), P999: ms(sum.P999), Max: ms(sum.Max),
-		Lost: sum.Lost, Duplicates: sum.Duplicates,
-		RelayCPU:    round(1e6*ratio(sum.CPU.Seconds(), float64(written)), 2),
-		SessionsCPU: round(1e6*ratio(sessions.Seconds(), float64(written)), 2),
+func (s *soak) report(r *Result, c *Column, sum account, took, sessions time.Duration) {
+	written := float64(s.written.Load())
+	c.set("events", written, 0)
+	c.set("events per second", written/took.Seconds(), 0)
+	for _, p := range sum.Percentiles {
+		c.set(dueToHandler+", "+p.Name+", ms", milliseconds(p.Time), 3)
 	}
-	s.printf("%s events of %d B at %s/s, one per transaction, %d writers; the relay in a process of its own\n\n",
-		number(float64(written)), payloadBytes, number(float64(s.want.Rate)), soakWriters)
-	g := newTable(s.Out, "seconds", "written", "dead tuples", "table MiB")
-	every := max(1, len(s.samples)/shownSamples)
-	for i, at := range s.samples {
-		r.DeadTuples = max(r.DeadTuples, at.dead)
-		r.TableMiB = round(float64(at.bytes)/(1<<20), 1)
-		if i%every == 0 || i == len(s.samples)-1 {
-			g.row(fmt.Sprintf("%.0f", at.at.Seconds()), number(float64(at.written)), number(float64(at.dead)), fmt.Sprintf("%.1f", float64(at.bytes)/(1<<20)))
-		}
-	}
-	s.printf("\n")
-	g = newTable(s.Out, "milliseconds", "p50", "p99", "p99.9", "max")
-	g.row("due to be written -> handler", fmt.Sprintf("%.3f", r.P50), fmt.Sprintf("%.3f", r.P99), fmt.Sprintf("%.3f", r.P999), fmt.Sprintf("%.3f", r.Max))
-	s.printf("\nCPU seconds per million events: the relay's process %.2f", r.RelayCPU)
+	c.set("CPU of the relay's process, us/event", perEvent(sum.CPU, written), 2)
 	if sessions > 0 {
-		s.printf(", its sessions in PostgreSQL %.2f", r.SessionsCPU)
+		c.set("CPU of its sessions in PostgreSQL, us/event", perEvent(sessions, written), 2)
 	}
-	s.printf("\n%s/s written; lost=%d duplicates=%d\n", number(r.EventsPerSecond), r.Lost, r.Duplicates)
-	return r
+	c.set("dead tuples, at most", float64(s.dead), 0)
+	c.set("table, bytes/event", float64(s.bytes)/written, 0)
+	r.count(Faults{Lost: sum.Lost, Duplicates: sum.Duplicates})
 }

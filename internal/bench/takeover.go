@@ -14,66 +14,37 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TakeoverOptions of [Takeover].
-type TakeoverOptions struct {
-	Options
+// Takeover kills one of two relays with SIGKILL: the one that delivered last. It measures how long events wait for the
+// other relay, and counts repeated deliveries.
+type Takeover struct {
 	// Rate is how many transactions begin per second, during Seconds. In the middle of the run a relay is killed.
 	Rate    int
 	Seconds int
-	// Mode of the table. With [ModeBoth] the stream is measured after the queue. The result is the queue's, and its field
-	// Stream has the stream's.
+	// Mode of the table. With [ModeBoth] the stream is measured after the queue.
 	Mode Mode
 }
 
-// TakeoverResult is the result of [Takeover].
-type TakeoverResult struct {
-	Events int64 `json:"events"`
-	// Resumed is the longest time of an event that was delivered after the kill, in milliseconds from the moment at which
-	// it was due to be written to the call of the handler.
-	Resumed float64 `json:"resumed_ms"`
-	// Repeats counts deliveries of events whose delivery had begun before.
-	Repeats int64 `json:"repeats"`
-	Lost    int64 `json:"lost"`
-	// With ModeBoth: the stream's figures.
-	Stream *TakeoverResult `json:"stream,omitempty"`
+// Check implements [Experiment].
+func (x *Takeover) Check() error {
+	return atLeast(1, option{"rate", x.Rate}, option{"seconds", x.Seconds})
 }
 
-// OK reports whether no event was lost.
-func (r TakeoverResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
-
-// Takeover kills one of two relays with SIGKILL: the one that delivered last. It measures how long events wait for the
-// other relay, and counts repeated deliveries.
-func Takeover(ctx context.Context, o TakeoverOptions) (TakeoverResult, error) {
-	if o.Rate < 1 || o.Seconds < 1 {
-		return TakeoverResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)
-	}
-	if err := o.Mode.check(); err != nil {
-		return TakeoverResult{}, err
-	}
-	var results []TakeoverResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
-		for _, mode := range o.Mode.tables() {
-			one, err := (&takeover{env: e, want: o, mode: mode}).run(ctx)
-			if err != nil {
-				return err
-			}
-			results = append(results, one)
+func (x *Takeover) run(ctx context.Context, e *env) (*Result, error) {
+	r := &Result{}
+	r.say("events at %s/s, one of two relays killed", number(float64(x.Rate)))
+	for _, mode := range x.Mode.tables() {
+		t := &takeover{env: e, want: x}
+		if err := t.measure(ctx, mode); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return TakeoverResult{}, err
+		t.report(r, r.column(string(mode)))
 	}
-	if len(results) > 1 {
-		results[0].Stream = &results[1]
-	}
-	return results[0], nil
+	return r, nil
 }
 
 type takeover struct {
 	*env
-	want   TakeoverOptions
-	mode   outboxsql.Mode
+	want   *Takeover
 	seen   *sightings
 	relays [2]*process
 	heard  sync.WaitGroup
@@ -85,37 +56,30 @@ type takeover struct {
 	longest time.Duration
 }
 
-func (t *takeover) run(ctx context.Context) (result TakeoverResult, err error) {
-	schema, err := t.migrateTo(ctx, "takeover_"+string(t.mode), outboxsql.NotifyAuto, t.mode)
+func (t *takeover) measure(ctx context.Context, mode outboxsql.Mode) (err error) {
+	schema, err := t.migrateTo(ctx, "takeover_"+string(mode), outboxsql.NotifyAuto, mode)
 	if err != nil {
-		return result, err
+		return err
 	}
 	events := t.want.Rate * t.want.Seconds
 	t.seen = newSightings(events)
 	defer func() { err = errors.Join(err, t.end()) }()
 	for i := range t.relays {
 		if t.relays[i], err = t.startProcess(ctx, schema, order{Report: true}); err != nil {
-			return result, err
+			return err
 		}
 		t.heard.Go(func() { t.hear(i, t.relays[i].out) })
 	}
-	writer := &soak{env: t.env, want: SoakOptions{Rate: t.want.Rate}, mode: t.mode, schema: schema}
+
+	writer := &soak{env: t.env, want: &Soak{Rate: t.want.Rate}, schema: schema}
 	err = together(ctx, t.kill, func(ctx context.Context) error {
 		_, err := writer.write(ctx, events)
 		return err
 	})
 	if err != nil {
-		return result, err
+		return err
 	}
-	timeout := time.NewTimer(settleWithin)
-	defer timeout.Stop()
-	select {
-	case <-t.seen.all:
-	case <-timeout.C: // missing events are counted
-	case <-ctx.Done():
-		return result, context.Cause(ctx)
-	}
-	return t.report(), nil
+	return t.seen.wait(ctx, nil)
 }
 
 // kill kills the relay that delivered last, in the middle of the run.
@@ -125,7 +89,8 @@ func (t *takeover) kill(ctx context.Context) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.killed, t.victim = time.Now(), t.last
+	t.killed = time.Now()
+	t.victim = t.last
 	return t.relays[t.last].cmd.Process.Kill()
 }
 
@@ -183,13 +148,10 @@ func (t *takeover) end() (err error) {
 	return err
 }
 
-func (t *takeover) report() TakeoverResult {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := TakeoverResult{
-		Events: t.seen.n, Resumed: ms(t.longest), Repeats: t.seen.duplicates.Load(), Lost: t.seen.missing(),
-	}
-	t.printf("%s: %s events at %s/s, one of two relays killed; the longest that an event took after that %.0f ms; lost=%d repeats=%d\n",
-		t.mode, number(float64(r.Events)), number(float64(t.want.Rate)), r.Resumed, r.Lost, r.Repeats)
-	return r
+func (t *takeover) report(r *Result, c *Column) {
+	faults := Faults{Lost: t.seen.missing(), Duplicates: t.seen.duplicates.Load()}
+	c.set("events", float64(t.seen.n), 0)
+	c.set("longest after the kill, ms", milliseconds(t.longest), 0)
+	c.set("delivered again", float64(faults.Duplicates), 0)
+	r.count(faults)
 }

@@ -1,10 +1,6 @@
 package bench
 
-import (
-	"context"
-	"fmt"
-	"io"
-)
+import "context"
 
 // leastRounds is the smallest number of rounds for a median, however short the run.
 const leastRounds = 3
@@ -33,40 +29,4 @@ func medianOf[M any](rounds []M, figure func(M) float64) float64 {
 		all[i] = figure(one)
 	}
 	return median(all)
-}
-
-// sheet is a table with a column for each scenario, and a row for each figure.
-type sheet[M any] struct {
-	grid
-
-	scenarios []M
-}
-
-func newSheet[M any](out io.Writer, names []string, scenarios []M) sheet[M] {
-	return sheet[M]{newTable(out, "", names...), scenarios}
-}
-
-// figure writes a row. An empty cell means unknown. A row of empty cells is left out.
-func (s sheet[M]) figure(name string, cell func(M) string) {
-	cells, known := make([]string, len(s.scenarios)), false
-	for i, one := range s.scenarios {
-		if cells[i] = cell(one); cells[i] == "" {
-			cells[i] = "-"
-		} else {
-			known = true
-		}
-	}
-	if known {
-		s.row(name, cells...)
-	}
-}
-
-// fixed writes a row of numbers with a fixed number of decimals.
-func (s sheet[M]) fixed(name string, decimals int, value func(M) float64) {
-	s.figure(name, func(one M) string { return fmt.Sprintf("%.*f", decimals, value(one)) })
-}
-
-// counts writes a row of whole numbers.
-func (s sheet[M]) counts(name string, value func(M) float64) {
-	s.figure(name, func(one M) string { return number(value(one)) })
 }

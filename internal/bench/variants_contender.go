@@ -53,6 +53,14 @@ func (who contender) insert() string {
 	return "INSERT INTO " + who.into + " VALUES ($1, $2, $3" + who.more + ")"
 }
 
+// workerCounts returns the numbers of workers to measure a contender with.
+func (who contender) workerCounts() (all []int) {
+	for n := 1; n <= variantWorkers && (who.most == 0 || n <= who.most); n++ {
+		all = append(all, n)
+	}
+	return all
+}
+
 // backlog returns the statement that inserts $1 events of $2 aggregates for the addresses $3, with the filling $4.
 func (who contender) backlog() string {
 	return "INSERT INTO " + who.into + ` SELECT ($3::text[])[1 + key % cardinality($3::text[])], '` + freeAggregate + `' || key,

@@ -4,65 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // drains measures the drain of a backlog by one worker, and by several.
-func (c *compare) drains(ctx context.Context, who contender, r *VariantResult) error {
-	for workers := 1; workers <= variantWorkers && (who.most == 0 || workers <= who.most); workers++ {
-		d := VariantDrain{Workers: workers}
-		counts, err := c.trial(ctx, who, workers, func(ctx context.Context, t *trial) error { return t.drain(ctx, &d) })
+func (c *compare) drains(ctx context.Context, who contender, column *Column) error {
+	for _, workers := range who.workerCounts() {
+		at := fmt.Sprintf("%d at work: ", workers)
+		err := c.trial(ctx, who, workers, column, at, func(ctx context.Context, t *trial) error { return t.drain(ctx, column, at) })
 		if err != nil {
 			return err
 		}
-		d.Counts = counts
-		r.Drains = append(r.Drains, d)
-		c.printf("%s, %d at work: drained in %.1f s, %s\n", who.name, workers, d.Seconds, counts)
 	}
 	return nil
 }
 
-// String is for people.
-func (t Counts) String() string {
-	return fmt.Sprintf("lost=%d duplicates=%d out_of_order=%d", t.Lost, t.Duplicates, t.OutOfOrder)
-}
-
-// cell returns the counts for a cell of the table: lost/duplicates/out of order.
-func (t Counts) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
-
-// drain times the workers, from their start until they have settled everything and ended.
-func (t *trial) drain(ctx context.Context, d *VariantDrain) (err error) {
+// drain times the workers, from their start until they have settled everything and ended. The CPU time of PostgreSQL is
+// known only for a private server.
+func (t *trial) drain(ctx context.Context, c *Column, at string) (err error) {
 	if err := t.fill(ctx); err != nil {
 		return err
 	}
-	debug.FreeOSMemory()
-	wal, err := t.walEnd(ctx)
+	var took time.Duration
+	spent, err := t.meter(ctx, at+t.who.name, 0, func(ctx context.Context) error {
+		began := time.Now()
+		err := t.drainAll(ctx)
+		took = time.Since(began)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	server, err := t.serverCPU(ctx)
-	if err != nil {
-		return err
+	c.set(at+"seconds", took.Seconds(), 2)
+	if t.DatabaseURL == "" {
+		c.set(at+"PostgreSQL, CPU s", spent.cpu.postgres.Seconds(), 2)
 	}
-	own, began := ownCPU(), time.Now()
-	if err := t.drainAll(ctx); err != nil {
-		return err
-	}
-	took, used := time.Since(began), ownCPU()-own
-	after, err := t.serverCPU(ctx)
-	if err != nil {
-		return err
-	}
-	bytes, err := t.walSince(ctx, wal)
-	if err != nil {
-		return err
-	}
-	d.Seconds, d.WorkerCPU, d.PostgresCPU = round(took.Seconds(), 2), round(used.Seconds(), 2), round((after-server).Seconds(), 2)
-	d.WALBytes = bytes
-	return t.leftBehind(ctx, d)
+	c.set(at+"workers, CPU s", spent.cpu.relay.Seconds(), 2)
+	c.set(at+"WAL, MiB", spent.wal/(1<<20), 1)
+	return t.leftBehind(ctx, c, at)
 }
 
 // drainAll starts the workers, and returns when they have settled everything and ended.
@@ -72,14 +53,12 @@ func (t *trial) drainAll(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.dismiss()) }()
-	defer t.progress(fmt.Sprintf("%s drains, %d at work", t.who.name, t.workers), int64(t.want.Events), w.done)()
 	return t.settled(ctx, w, int64(t.want.Events))
 }
 
 // fill inserts the backlog. Then it vacuums and analyzes all tables, so that no variant meets an autovacuum caused by the
 // inserts.
 func (t *trial) fill(ctx context.Context) error {
-	defer t.progress("inserting "+number(float64(t.want.Events))+" events for "+t.who.name, 0, nil)()
 	if _, err := t.look.Exec(ctx, t.who.backlog(), t.want.Events, t.want.Keys, t.addresses(), filling(t.want.Payload)); err != nil {
 		return fmt.Errorf("insert the backlog: %w", err)
 	}
@@ -104,11 +83,16 @@ func (t *trial) fill(ctx context.Context) error {
 	return nil
 }
 
-// leftBehind counts the changed rows and the dead rows.
-func (t *trial) leftBehind(ctx context.Context, d *VariantDrain) (err error) {
-	if d.DeadRows, err = t.deadRows(ctx, t.schema); err != nil { // the workers' sessions have reported all changes by then
+// leftBehind counts the updated or deleted rows, and PostgreSQL's estimate of those that vacuum has not removed yet.
+func (t *trial) leftBehind(ctx context.Context, c *Column, at string) error {
+	dead, err := t.deadRows(ctx, t.schema) // the workers' sessions have reported all changes by then
+	if err != nil {
 		return err
 	}
-	return t.pool.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = $1`,
-		t.schema).Scan(&d.ChangedRows)
+	var changed int64
+	err = t.pool.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = $1`,
+		t.schema).Scan(&changed)
+	c.set(at+"rows changed", float64(changed), 0)
+	c.set(at+"dead rows", float64(dead), 0)
+	return err
 }

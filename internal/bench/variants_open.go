@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -19,26 +18,30 @@ const (
 )
 
 // opens measures the effect of each kind of open transaction.
-func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) error {
+func (c *compare) opens(ctx context.Context, who contender, column *Column) error {
 	for _, foreign := range Foreigns() {
-		o := VariantOpen{Transaction: foreign}
-		counts, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
+		at := openFigure(foreign)
+		err := c.trial(ctx, who, 1, column, at, func(ctx context.Context, t *trial) error {
 			t.written = make([]int64, openWriters*keysOfWriter+1)
 			return t.withWorkers(ctx, openWriters+1, func(ctx context.Context, w *workers, all []*author) error {
 				p := &pending{trial: t, workers: w, holder: all[openWriters], first: make(chan struct{}), over: make(chan struct{})}
-				return p.run(ctx, all[:openWriters], &o)
+				if err := p.run(ctx, all[:openWriters], foreign); err != nil {
+					return err
+				}
+				column.set(at+"longest silence, s", p.silent.Seconds(), 2)
+				column.set(at+"longest commit, ms", milliseconds(p.longest), 1)
+				return nil
 			})
 		})
 		if err != nil {
 			return err
 		}
-		o.Counts = counts
-		r.Open = append(r.Open, o)
-		c.printf("%s: nothing delivered for %.2f s beside a transaction that had written %s for %d s, %s\n",
-			who.name, o.SilentSeconds, foreign, c.want.OpenSeconds, counts)
 	}
 	return nil
 }
+
+// openFigure returns the prefix of figures that are measured while a transaction is open.
+func openFigure(foreign string) string { return "open, written " + foreign + ": " }
 
 // pending is a trial with an open transaction.
 type pending struct {
@@ -51,11 +54,11 @@ type pending struct {
 	mu      sync.Mutex
 	arrived []time.Time
 	longest time.Duration // longest commit since the transaction was opened
+	silent  time.Duration // longest time without a delivery while it was open
 	from    time.Time     // when it was opened
 }
 
-func (p *pending) run(ctx context.Context, all []*author, o *VariantOpen) (err error) {
-	defer p.progress(fmt.Sprintf("%s beside an open transaction that has written %s", p.who.name, o.Transaction), 0, nil)()
+func (p *pending) run(ctx context.Context, all []*author, foreign string) (err error) {
 	client, err := p.consume()
 	if err != nil {
 		return err
@@ -64,8 +67,8 @@ func (p *pending) run(ctx context.Context, all []*author, o *VariantOpen) (err e
 	reader := start(ctx, func(ctx context.Context) error { return p.listen(ctx, client) })
 	tasks := []func(context.Context) error{func(ctx context.Context) error {
 		defer close(p.over)
-		to, err := p.hold(ctx, o.Transaction)
-		o.SilentSeconds = round(p.silence(to).Seconds(), 2)
+		to, err := p.hold(ctx, foreign)
+		p.silent = p.silence(to)
 		return err
 	}}
 	for i, a := range all {
@@ -75,7 +78,6 @@ func (p *pending) run(ctx context.Context, all []*author, o *VariantOpen) (err e
 	if err == nil {
 		err = p.caughtUp(ctx, p.workers)
 	}
-	o.LongestCommitMS = ms(p.longest)
 	return errors.Join(err, reader.stop())
 }
 

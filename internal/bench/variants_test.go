@@ -3,22 +3,12 @@
 package bench
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/testenv"
 )
-
-// miniature are options for a test.
-func miniature(t *testing.T, url string) (o VariantsOptions, report func() string) {
-	t.Helper()
-	brokers := testenv.Kafka(t)
-	common, out := options(t, url)
-	return VariantsOptions{
-		Options: common, Events: 2000, Payload: 256, Keys: 50, Batch: 100, Writers: 4, Seconds: 1, OpenSeconds: 1, Brokers: brokers,
-	}, out.String
-}
 
 // TestVariants: every variant delivers its backlog with each number of workers. Events that it must not lose or reorder
 // are neither lost nor reordered, even with writers and open transactions.
@@ -35,100 +25,55 @@ func TestVariants(t *testing.T) {
 			} else {
 				url = testenv.Database(t)
 			}
-			o, report := miniature(t, url)
-			o.Only = []string{who.name}
-			r, err := Variants(t.Context(), o)
+			o, out := options(t, url)
+			r, err := Measure(t.Context(), o, &Variants{
+				Only: []string{who.name}, Brokers: testenv.Kafka(t),
+				Events: 2000, Payload: 256, Keys: 50, Batch: 100, Writers: 4, Seconds: 1, OpenSeconds: 1,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(r.Variants) != 1 || !r.OK() || !strings.Contains(report(), who.about) {
+			if len(r.Columns) != 1 || !r.OK() || !strings.Contains(out.String(), who.about) {
 				t.Fatalf("result %+v", r)
 			}
-			checkVariant(t, who, r.Variants[0])
-			checkEmpty(t, o.DatabaseURL)
+			checkVariant(t, who, r.Columns[0].Figures)
+			checkEmpty(t, url)
 		})
 	}
 }
 
 // checkVariant checks the figures of a variant that do not depend on the machine.
-func checkVariant(t *testing.T, who contender, v VariantResult) {
+func checkVariant(t *testing.T, who contender, figures map[string]float64) {
 	t.Helper()
-	rounds := variantWorkers
-	if who.most > 0 {
-		rounds = who.most
+	positive := []string{"4 writers: inserts/s"}
+	zero := []string{}
+	for _, workers := range who.workerCounts() {
+		drain := fmt.Sprintf("%d at work: ", workers)
+		positive = append(positive, drain+"seconds", drain+"workers, CPU s", fmt.Sprintf("commits out of order, %d at work: events", workers))
+		zero = append(zero, drain+"lost", drain+"duplicates")
 	}
-	if len(v.Drains) != rounds || len(v.Order) != rounds || len(v.Open) != len(Foreigns()) || v.Writers == nil {
-		t.Fatalf("%d drains, %d orders, %d open transactions", len(v.Drains), len(v.Order), len(v.Open))
-	}
-	for _, d := range v.Drains {
-		if d.Lost != 0 || d.Duplicates != 0 || d.Seconds <= 0 || d.WorkerCPU <= 0 {
-			t.Errorf("drain %+v", d)
-		}
-		// One worker keeps the order of a backlog in any way but a queue.
-		if d.Workers == 1 && d.OutOfOrder != 0 && who.name != "queue" {
-			t.Errorf("drain %+v", d)
-		}
-	}
-	if v.Writers.InsertsPerSecond <= 0 {
-		t.Errorf("writers %+v", *v.Writers)
-	}
-	for _, o := range v.Order {
-		if o.Written == 0 {
-			t.Errorf("order %+v", o)
-		}
+	if who.name != "queue" {
+		zero = append(zero, "1 at work: out of order") // one worker keeps the order of a backlog in any way but a queue
 	}
 	loses := who.name == "advisory" // it passes what commits late
-	for _, counts := range v.tallies() {
-		if counts.Lost != 0 && !loses {
-			t.Errorf("lost events: %+v", v)
+	for name := range figures {
+		if strings.HasSuffix(name, ": lost") && !loses || strings.HasSuffix(name, ": out of order") && (who.inOrder || who.name == "serialised") {
+			zero = append(zero, name)
 		}
-		if counts.OutOfOrder != 0 && (who.inOrder || who.name == "serialised") {
-			t.Errorf("events out of order: %+v", v)
+	}
+	for _, name := range positive {
+		if figures[name] <= 0 {
+			t.Errorf("%s is %v", name, figures[name])
+		}
+	}
+	for _, name := range zero {
+		if value, ok := figures[name]; !ok || value != 0 {
+			t.Errorf("%s is %v, known: %v", name, value, ok)
 		}
 	}
 	// The event of the transaction that stayed open is below those delivered meanwhile.
-	if here := v.Open[slices.Index(Foreigns(), ForeignHere)]; loses && here.Lost == 0 {
-		t.Errorf("%s lost nothing beside an open transaction: %+v", who.name, here)
-	}
-}
-
-// TestVariantsOptions: invalid options are refused before a server is started.
-func TestVariantsOptions(t *testing.T) {
-	t.Parallel()
-	good := VariantsOptions{Events: 1, Payload: 1, Keys: 1, Batch: 1, Writers: 1, Seconds: 1, OpenSeconds: 1}
-	if err := good.check(); err != nil {
-		t.Fatal(err)
-	}
-	for want, change := range map[string]func(*VariantsOptions){
-		"at least 1":            func(o *VariantsOptions) { o.Batch = 0 },
-		`no variant "listener"`: func(o *VariantsOptions) { o.Only = []string{"listener"} },
-		`no part "crash"`:       func(o *VariantsOptions) { o.Parts = []string{"crash"} },
-	} {
-		o := good
-		change(&o)
-		if _, err := Variants(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
-	}
-}
-
-// TestVariantsOK: only what notifyd loses, or a stream delivers out of order, is a failure.
-func TestVariantsOK(t *testing.T) {
-	t.Parallel()
-	lost, late := Counts{Lost: 1}, Counts{OutOfOrder: 1}
-	for name, test := range map[string]struct {
-		v    VariantResult
-		want bool
-	}{
-		"other, lost":          {VariantResult{Drains: []VariantDrain{{Counts: lost}}}, true},
-		"queue, out of order":  {VariantResult{Notifyd: true, Order: []VariantOrder{{Counts: late}}}, true},
-		"queue, lost":          {VariantResult{Notifyd: true, Open: []VariantOpen{{Counts: lost}}}, false},
-		"stream, out of order": {VariantResult{Notifyd: true, inOrder: true, Writers: &VariantWriters{Counts: late}}, false},
-		"stream, twice":        {VariantResult{Notifyd: true, inOrder: true, Order: []VariantOrder{{Counts: Counts{Duplicates: 1}}}}, true},
-	} {
-		if got := (VariantsResult{Variants: []VariantResult{test.v}}).OK(); got != test.want {
-			t.Errorf("%s: OK is %v", name, got)
-		}
+	if here := openFigure(ForeignHere) + "lost"; loses && figures[here] == 0 {
+		t.Errorf("%s lost nothing beside an open transaction", who.name)
 	}
 }
 
@@ -153,7 +98,7 @@ func TestFindings(t *testing.T) {
 		f.note(r.aggregate, []byte(value))
 	}
 	f.note("free-0", []byte(`{"n":2}`)) // not one of ours
-	if want := (Counts{Lost: 2, Duplicates: 7, OutOfOrder: 1}); f.total() != want {
-		t.Errorf("got %+v, want %+v", f.total(), want)
+	if want := (Faults{Lost: 2, Duplicates: 7, OutOfOrder: 1}); f.counts != want {
+		t.Errorf("got %+v, want %+v", f.counts, want)
 	}
 }

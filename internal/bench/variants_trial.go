@@ -28,29 +28,43 @@ type trial struct {
 	written []int64
 }
 
-// trial prepares tables and topics, calls do, and reads the topics back.
-func (c *compare) trial(ctx context.Context, who contender, workers int, do func(context.Context, *trial) error) (counts Counts, err error) {
+// trial prepares tables and topics, calls do, and reads the topics back. It sets the faults in the column, and counts those
+// of notifyd; the faults of others are figures, and no failure of the bench.
+func (c *compare) trial(ctx context.Context, who contender, workers int, column *Column, at string, do func(context.Context, *trial) error) (err error) {
 	c.trials++
 	t := &trial{compare: c, who: who, workers: workers}
 	if err := t.makeTopics(ctx); err != nil {
-		return counts, err
+		return err
 	}
 	defer func() {
 		_, dropErr := c.admin.DeleteTopics(context.WithoutCancel(ctx), t.topics...)
 		err = errors.Join(err, dropErr)
 	}()
 	if err := t.create(ctx); err != nil {
-		return counts, err
+		return err
 	}
 	defer func() { err = errors.Join(err, c.drop(context.WithoutCancel(ctx), t.schema)) }()
 	if t.look, err = t.inside(ctx, ""); err != nil {
-		return counts, err
+		return err
 	}
 	defer store.Close(ctx, t.look)
+
 	if err := do(ctx, t); err != nil {
-		return counts, err
+		return err
 	}
-	return t.readBack(ctx)
+	faults, err := t.readBack(ctx)
+	if err != nil {
+		return err
+	}
+	column.faults(at, faults)
+	c.printf("%s, %s%s\n", who.name, at, faults)
+	if who.way == nil {
+		if !who.inOrder {
+			faults.OutOfOrder = 0 // a queue promises no order
+		}
+		column.result.count(faults)
+	}
+	return nil
 }
 
 // makeTopics makes topics that only this trial writes to.
@@ -87,10 +101,10 @@ func (t *trial) consume() (*kgo.Client, error) {
 }
 
 // readBack reads the topics to their end, and compares them with the committed events.
-func (t *trial) readBack(ctx context.Context) (Counts, error) {
+func (t *trial) readBack(ctx context.Context) (Faults, error) {
 	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
 	if err = errors.Join(err, ends.Error()); err != nil {
-		return Counts{}, err
+		return Faults{}, err
 	}
 	var end, read int64
 	for _, topic := range t.topics {
@@ -99,30 +113,19 @@ func (t *trial) readBack(ctx context.Context) (Counts, error) {
 	}
 	client, err := t.consume()
 	if err != nil {
-		return Counts{}, err
+		return Faults{}, err
 	}
 	defer client.Close()
 	found := newFindings(t.written)
-	for read < end {
-		polling, cancel := context.WithTimeout(ctx, readWithin)
-		fetches := client.PollFetches(polling)
-		cancel()
-		if err := fetches.Err0(); err != nil {
-			return Counts{}, fmt.Errorf("read the topics back: %w", err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			read++
-			found.note(string(r.Key), r.Value)
-		})
-	}
-	return found.total(), nil
+	err = readTo(ctx, client, &read, end, func(r *kgo.Record) { found.note(string(r.Key), r.Value) })
+	return found.counts, err
 }
 
 // findings are the records found in the topics.
 type findings struct {
 	seen   [][]bool // by aggregate and number
 	last   []int64  // the highest number of each aggregate
-	counts Counts
+	counts Faults
 }
 
 func newFindings(written []int64) *findings {
@@ -150,8 +153,6 @@ func (f *findings) note(aggregate string, value []byte) {
 	}
 	f.last[key] = max(f.last[key], n)
 }
-
-func (f *findings) total() Counts { return f.counts }
 
 // The payload begins with the number of the event in its aggregate.
 const (

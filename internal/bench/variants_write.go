@@ -67,19 +67,14 @@ func (a *author) commit(ctx context.Context, key int) error {
 }
 
 // writers measures how many events writers commit, and how soon a worker has delivered them.
-func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) error {
-	r.Writers = &VariantWriters{}
-	counts, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
+func (c *compare) writers(ctx context.Context, who contender, column *Column) error {
+	at := fmt.Sprintf("%d writers: ", c.want.Writers)
+	return c.trial(ctx, who, 1, column, at, func(ctx context.Context, t *trial) error {
 		t.written = make([]int64, c.want.Writers*keysOfWriter)
 		return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *workers, all []*author) error {
-			return t.race(ctx, w, all, r.Writers)
+			return t.race(ctx, w, all, column, at)
 		})
 	})
-	r.Writers.Counts = counts
-	if err == nil {
-		c.printf("%s: %s inserts/s of %d writers, %s\n", who.name, number(r.Writers.InsertsPerSecond), c.want.Writers, counts)
-	}
-	return err
 }
 
 // withWorkers calls do with connected writers while workers run.
@@ -101,8 +96,7 @@ func (t *trial) withWorkers(ctx context.Context, writers int, do func(context.Co
 }
 
 // race makes all writers commit as fast as they can.
-func (t *trial) race(ctx context.Context, w *workers, all []*author, r *VariantWriters) error {
-	defer t.progress(fmt.Sprintf("%d writers, %s follows", len(all), t.who.name), 0, nil)()
+func (t *trial) race(ctx context.Context, w *workers, all []*author, c *Column, at string) error {
 	var commits atomic.Int64
 	began := time.Now()
 	err := t.all(ctx, all, func(ctx context.Context, i int, a *author) error {
@@ -112,10 +106,10 @@ func (t *trial) race(ctx context.Context, w *workers, all []*author, r *VariantW
 	if err != nil {
 		return err
 	}
-	r.InsertsPerSecond = round(float64(commits.Load())/time.Since(began).Seconds(), 0)
+	c.set(at+"inserts/s", float64(commits.Load())/time.Since(began).Seconds(), 0)
 	last := time.Now()
 	err = t.caughtUp(ctx, w)
-	r.CaughtUpSeconds = round(time.Since(last).Seconds(), 2)
+	c.set(at+"caught up after, s", time.Since(last).Seconds(), 2)
 	return err
 }
 
@@ -137,25 +131,24 @@ func (t *trial) all(ctx context.Context, all []*author, one func(ctx context.Con
 }
 
 // orders counts the lost, repeated and disordered events of writers that commit out of order.
-func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) error {
-	for n := 1; n <= variantWorkers && (who.most == 0 || n <= who.most); n++ {
-		o := VariantOrder{Workers: n}
-		counts, err := c.trial(ctx, who, n, func(ctx context.Context, t *trial) error {
+func (c *compare) orders(ctx context.Context, who contender, column *Column) error {
+	for _, n := range who.workerCounts() {
+		at := fmt.Sprintf("commits out of order, %d at work: ", n)
+		err := c.trial(ctx, who, n, column, at, func(ctx context.Context, t *trial) error {
 			t.written = make([]int64, sharedKeys)
 			return t.withWorkers(ctx, c.want.Writers, func(ctx context.Context, w *workers, all []*author) error {
 				err := t.scramble(ctx, all)
+				var sum int64
 				for _, written := range t.written {
-					o.Written += written
+					sum += written
 				}
+				column.set(at+"events", float64(sum), 0)
 				return errors.Join(err, t.caughtUp(ctx, w))
 			})
 		})
 		if err != nil {
 			return err
 		}
-		o.Counts = counts
-		r.Order = append(r.Order, o)
-		c.printf("%s, %d at work: %s events of writers that commit out of order, %s\n", who.name, n, number(float64(o.Written)), counts)
 	}
 	return nil
 }
@@ -163,7 +156,6 @@ func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) e
 // scramble makes writers commit out of order, but in order within an aggregate. Each locks the aggregate before it writes
 // its event, as an application locks the row that the event is about, and unlocks it after its transaction has ended.
 func (t *trial) scramble(ctx context.Context, all []*author) error {
-	defer t.progress(fmt.Sprintf("writers commit out of order, %s follows, %d at work", t.who.name, t.workers), 0, nil)()
 	locks := make([]sync.Mutex, sharedKeys)
 	return t.all(ctx, all, func(ctx context.Context, _ int, a *author) error {
 		key := rand.IntN(sharedKeys) //nolint:gosec // a load
