@@ -18,7 +18,7 @@ type emailLane struct {
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one mail, connecting included."`
 }
 
-// Complete implements config.Dependent: each delivery has a connection of its own.
+// Complete implements config.Dependent: by default there is a connection for each delivery at once.
 func (s *emailSettings) Complete(func(key string) bool) {
 	if s.Config.Connections == 0 {
 		s.Config.Connections = max(s.Lane.Concurrency, 1)

@@ -43,8 +43,8 @@ func Server(s config.Settings) (host string, port int) {
 }
 
 // serverOf is [Server] for the Config of a handler.
-func serverOf(config any) (host string, port int) {
-	switch c := config.(type) {
+func serverOf(handlerConfig any) (host string, port int) {
+	switch c := handlerConfig.(type) {
 	case kafka.Config:
 		return onlyServer(c.Brokers)
 	case nats.Config:
@@ -53,6 +53,7 @@ func serverOf(config any) (host string, port int) {
 		if c.SentinelMaster != "" {
 			return "", 0
 		}
+
 		if !c.URL.IsZero() {
 			return onlyServer([]string{c.URL.Reveal()})
 		}
@@ -61,6 +62,7 @@ func serverOf(config any) (host string, port int) {
 		if !c.URL.IsZero() {
 			return onlyServer([]string{c.URL.Reveal()})
 		}
+
 		c = c.WithDefaults()
 		return c.Host, c.Port
 	case email.Config:
