@@ -15,17 +15,16 @@ func TestBodyOfBrokers(t *testing.T) {
 	if err := os.WriteFile(event, []byte(`{"id": 7, "event_type": "order.placed", "payload": {"name": "Ann"}, "headers": {"a": "b"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for kind, settings := range map[string]string{
-		"kafka":         "type: kafka, brokers: localhost, topic: 't{{ .Event.ID }}'",
-		"rabbitmq":      "type: rabbitmq, routing_key: orders",
-		"sqs":           "type: sqs, queue: orders, region: eu-central-1",
-		"sns":           "type: sns, topic_arn: 'arn:aws:sns:eu-central-1:123456789012:orders'",
-		"kinesis":       "type: kinesis, stream: orders, region: eu-central-1",
-		"pubsub":        "type: pubsub, project: shop, topic: orders, endpoint: 'http://localhost:8085'",
-		"redis stream":  "type: redis, addresses: localhost, stream: orders",
-		"redis channel": "type: redis, addresses: localhost, channel: '{{ .Payload.name }}'",
-		"nats":          "type: nats, servers: 'nats://localhost', subject: orders",
-	} {
+	all := smallest(t)
+	all["kafka"] = "brokers: localhost, topic: 't{{ .Event.ID }}'"
+	brokers := map[string]string{"redis channel": "type: redis, addresses: localhost, channel: '{{ .Payload.name }}'"}
+	for _, kind := range typesWith("body", "content_type", "format") {
+		brokers[kind] = "type: " + kind + ", " + all[kind]
+	}
+	delete(brokers, "eventbridge") // whose body is always JSON
+	delete(brokers, "webhook")
+
+	for kind, settings := range brokers {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			with := func(more string) string {

@@ -20,7 +20,7 @@ func TestReferenceTellsWhatValidateWants(t *testing.T) {
 	t.Parallel()
 	checks := 0
 	for name, fresh := range destinations.Registry(t.TempDir(), nil, nil) {
-		for _, field := range reflect.VisibleFields(reflect.TypeOf(fresh()).Elem()) {
+		for _, field := range settingFields(reflect.TypeOf(fresh()).Elem()) {
 			key, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 			at := name + ": " + key
 			kind := field.Tag.Get("kind")

@@ -10,44 +10,62 @@ import (
 	"github.com/notifyd/notifyd/internal/destinations"
 )
 
-// settingNames lists the keys of a struct, those of embedded structs included.
-func settingNames(s reflect.Type) (names []string) {
+// settingFields lists the fields of a struct that are settings, those of inlined structs included. The index of a field
+// is relative to the struct.
+func settingFields(s reflect.Type) (fields []reflect.StructField) {
 	for f := range s.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
-		case f.Anonymous && name == "":
-			names = append(names, settingNames(f.Type)...)
+		case options == "inline", f.Anonymous && name == "":
+			for _, inner := range settingFields(f.Type) {
+				inner.Index = append(slices.Clone(f.Index), inner.Index...)
+				fields = append(fields, inner)
+			}
 		case f.IsExported() && name != "" && name != "-":
-			names = append(names, name)
+			fields = append(fields, f)
 		}
+	}
+	return fields
+}
+
+// settingNames lists the keys of a struct, those of inlined structs included.
+func settingNames(s reflect.Type) (names []string) {
+	for _, f := range settingFields(s) {
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		names = append(names, name)
 	}
 	return names
 }
 
 // TestNoSettingHasTwoMeanings: a name that every destination has means the same at
-// each. A type may only give it another default.
+// each. A type may only give it another default, in its struct Lane.
 func TestNoSettingHasTwoMeanings(t *testing.T) {
 	t.Parallel()
-	generic := reflect.TypeFor[config.Lane]()
-	common := append(settingNames(generic), "type")
+	lane := map[string]reflect.Type{"type": nil}
+	for _, f := range settingFields(reflect.TypeFor[config.Lane]()) {
+		lane[f.Tag.Get("yaml")] = f.Type
+	}
+
 	for name, fresh := range destinations.Registry(".", nil, nil) {
 		settings := reflect.TypeOf(fresh()).Elem()
-		if len(settingNames(settings)) < 2 {
-			t.Errorf("%s has the settings %v", name, settingNames(settings))
+		all := settingFields(settings)
+		if len(all) < 2 {
+			t.Errorf("%s has the settings %v", name, all)
 		}
-		for f := range settings.Fields() {
-			if f.Anonymous { // what the handler itself reads
-				for _, own := range settingNames(f.Type) {
-					if slices.Contains(common, own) {
-						t.Errorf("%s: its setting %q has the name of one that every destination has", name, own)
-					}
-				}
+
+		for _, f := range all {
+			key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			of, isCommon := lane[key]
+			if !isCommon {
 				continue
 			}
-			for lane := range generic.Fields() {
-				if key := f.Tag.Get("yaml"); key != "" && key == lane.Tag.Get("yaml") && f.Type != lane.Type {
-					t.Errorf("%s: %s is a %s here and a %s at every destination", name, key, f.Type, lane.Type)
-				}
+
+			depth := len(f.Index) - 1
+			if depth == 0 || settings.FieldByIndex(f.Index[:depth]).Name != "Lane" { // what the handler itself reads
+				t.Errorf("%s: its setting %q has the name of one that every destination has", name, key)
+			}
+			if f.Type != of {
+				t.Errorf("%s: %s is a %s here and a %s at every destination", name, key, f.Type, of)
 			}
 		}
 	}

@@ -55,6 +55,10 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// Within returns how long one request may take before the handler gives up on it: the request
+// timeout.
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }
+
 var (
 	busName = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,256}$`)
 	busARN  = regexp.MustCompile(`^arn:[a-z0-9-]+:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}$`)

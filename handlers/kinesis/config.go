@@ -43,6 +43,10 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// Within returns how long one request may take before the handler gives up on it: the request
+// timeout.
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }
+
 // form is that of records.
 func (c Config) form() handlers.Message {
 	m := c.Message

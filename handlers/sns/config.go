@@ -43,6 +43,10 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// Within returns how long one request may take before the handler gives up on it: the request
+// timeout.
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }
+
 // topicARN matches the ARNs of topics.
 var topicARN = regexp.MustCompile(`^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
 

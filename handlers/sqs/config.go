@@ -42,3 +42,7 @@ func (c Config) WithDefaults() Config {
 	c.AWS = awsconf.WithDefaults(c.AWS, regionOf(c.QueueURL))
 	return c
 }
+
+// Within returns how long one request may take before the handler gives up on it: the request
+// timeout.
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }

@@ -15,7 +15,7 @@ type setting struct {
 	rule    field.Rule
 }
 
-// settingsOf lists the keys of all given structs.
+// settingsOf lists the keys of all given structs, each key once.
 func settingsOf(structs ...reflect.Value) []setting {
 	var all []setting
 	for _, s := range structs {
@@ -25,7 +25,9 @@ func settingsOf(structs ...reflect.Value) []setting {
 			}
 			name, inline := keyOf(f)
 			if inline {
-				all = append(all, settingsOf(reflect.Indirect(value))...)
+				for _, inner := range settingsOf(reflect.Indirect(value)) {
+					all = merge(all, inner)
+				}
 				continue
 			}
 			if name != "" {

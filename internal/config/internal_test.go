@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -284,5 +285,24 @@ func ForgetPlaces(c *Config) {
 	c.file, c.root = "", nil
 	for i := range c.Routes {
 		c.Routes[i].place = ""
+	}
+}
+
+// TestInlinedKeysAreShared: a key of an inlined struct that another struct has too is one setting, and is decoded into both.
+func TestInlinedKeysAreShared(t *testing.T) {
+	t.Parallel()
+	var lane struct {
+		Batch int `yaml:"batch"`
+	}
+	var own struct {
+		Lane struct {
+			Batch int `yaml:"batch"`
+			Other int `yaml:"other"`
+		} `yaml:",inline"`
+	}
+
+	all := settingsOf(reflect.ValueOf(&lane).Elem(), reflect.ValueOf(&own).Elem())
+	if len(all) != 2 || len(settingOf(all, "batch").targets) != 2 {
+		t.Errorf("got %v", all)
 	}
 }

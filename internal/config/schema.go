@@ -85,6 +85,9 @@ func (t Type) effective() (own, common reflect.Value, err error) {
 		return own, common, err
 	}
 	shareDefaults(shared)
+	if d, ok := settings.(Dependent); ok {
+		d.Complete(func(string) bool { return false })
+	}
 	if e, ok := settings.(Effective); ok {
 		settings = e.Effective()
 	}

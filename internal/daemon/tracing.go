@@ -76,7 +76,7 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 		return nil
 	}
 	attributes := []attribute.KeyValue{attribute.String("notifyd.destination.type", d.Type)}
-	if system := messagingSystem(d.Type); system != "" {
+	if system := destinations.MessagingSystem(d.Settings); system != "" {
 		attributes = append(attributes, attribute.String("messaging.system", system))
 	}
 	if host, port := destinations.Server(d.Settings); host != "" {
@@ -86,25 +86,6 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 		}
 	}
 	return []delivery.Middleware{oteltrace.Middleware(t.provider, attributes...)}
-}
-
-// messagingSystem returns the name of a destination type in the semantic conventions. It returns "" for the others:
-// https://opentelemetry.io/docs/specs/semconv/registry/attributes/messaging/
-func messagingSystem(destinationType string) string {
-	switch destinationType {
-	case "kafka", "rabbitmq", "nats", "redis":
-		return destinationType
-	case "sqs":
-		return "aws_sqs"
-	case "sns":
-		return "aws.sns"
-	case "kinesis", "eventbridge":
-		return "aws." + destinationType
-	case "pubsub":
-		return "gcp_pubsub"
-	default:
-		return ""
-	}
 }
 
 // stop sends the pending spans. Spans must not start after it.

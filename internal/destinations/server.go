@@ -6,39 +6,72 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/handlers/kafka"
+	"github.com/notifyd/notifyd/handlers/nats"
+	"github.com/notifyd/notifyd/handlers/postgres"
+	"github.com/notifyd/notifyd/handlers/rabbitmq"
+	"github.com/notifyd/notifyd/handlers/redis"
+	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/config"
 )
+
+// traced is implemented by settings of destinations outside of the process.
+type traced interface {
+	handlerConfig() any
+	messagingSystem() string
+}
+
+// MessagingSystem returns the name of a destination's type in the semantic conventions. It returns "" for the others:
+// https://opentelemetry.io/docs/specs/semconv/registry/attributes/messaging/
+func MessagingSystem(s config.Settings) string {
+	if d, ok := s.(traced); ok {
+		return d.messagingSystem()
+	}
+	return ""
+}
 
 // Server returns the host and the port of a destination with a single server, without credentials. It returns "" for a
 // destination with several servers, and for one whose server the settings do not name, such as a service of a cloud.
 // port is 0 if the settings do not name it.
 func Server(s config.Settings) (host string, port int) {
-	switch s := s.(type) {
-	case *kafkaSettings:
-		return onlyServer(s.Brokers)
-	case *natsSettings:
-		return onlyServer(s.Servers)
-	case *redisSettings:
-		if s.SentinelMaster != "" {
+	d, ok := s.(traced)
+	if !ok {
+		return "", 0
+	}
+	return serverOf(d.handlerConfig())
+}
+
+// serverOf is [Server] for the Config of a handler.
+func serverOf(handlerConfig any) (host string, port int) {
+	switch c := handlerConfig.(type) {
+	case kafka.Config:
+		return onlyServer(c.Brokers)
+	case nats.Config:
+		return onlyServer(c.Servers)
+	case redis.Config:
+		if c.SentinelMaster != "" {
 			return "", 0
 		}
-		if !s.URL.IsZero() {
-			return onlyServer([]string{s.URL.Reveal()})
+
+		if !c.URL.IsZero() {
+			return onlyServer([]string{c.URL.Reveal()})
 		}
-		return onlyServer(s.Addresses)
-	case *rabbitmqSettings:
-		if !s.URL.IsZero() {
-			return onlyServer([]string{s.URL.Reveal()})
+		return onlyServer(c.Addresses)
+	case rabbitmq.Config:
+		if !c.URL.IsZero() {
+			return onlyServer([]string{c.URL.Reveal()})
 		}
-		c := s.WithDefaults()
+
+		c = c.WithDefaults()
 		return c.Host, c.Port
-	case *emailSettings:
-		c := s.WithDefaults()
+	case email.Config:
+		c = c.WithDefaults()
 		return c.Host, c.Port
-	case *postgresSettings:
-		return onlyServer([]string{s.URL.Reveal()})
-	case *webhookSettings:
-		return onlyServer([]string{s.URL})
+	case postgres.Config:
+		return onlyServer([]string{c.URL.Reveal()})
+	case webhook.Config:
+		return onlyServer([]string{c.URL})
 	default:
 		return "", 0
 	}
