@@ -161,6 +161,7 @@ func TestFailoverThatLosesTheTail(t *testing.T) {
 // when the relay continues there. New events without a route get the ids of the lost ones. The relay finds them.
 func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e, primary, standby := newPair(t, outboxsql.ModeStream)
 	answer := make(chan struct{})
 	defer close(answer)

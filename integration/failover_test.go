@@ -98,6 +98,7 @@ func (e *env) killAndPromote(from, to *pgserver.Server) {
 // is the primary.
 func TestStandbyBehindAPooler(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e, primary, standby := newPair(t, outboxsql.ModeStream)
 	h := newRecorder(t)
 	pooled := e.through(testenv.PgBouncer(t, standby.URL(""), "transaction"))

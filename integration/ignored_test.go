@@ -82,6 +82,7 @@ func TestIgnoredWrites(t *testing.T) {
 // when it is gone.
 func TestIgnoredAtStart(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, c := range []struct {
 		table, when string
 		modes       []outboxsql.Mode
@@ -246,6 +247,7 @@ func TestIgnoredRemoval(t *testing.T) {
 // the cause, deletes the others, and holds up nothing.
 func TestIgnoredPurge(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 500
 	for name, c := range map[string]struct {
 		ignore, message string

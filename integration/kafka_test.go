@@ -50,6 +50,7 @@ const (
 // each key are in the order of their delivery, in a stream the order of ids.
 func TestKafkaOutage(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	away := outage(t)
 	broker := testenv.OwnKafka(t, kafkaserver.Config{}) // for both modes: its start takes longest
 	var runs []*kafkaRun

@@ -393,6 +393,7 @@ routes: [{match: '*', to: mail}]
 // is longer.
 func TestRetryAfterKeepsBackoff(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, status := range []int{http.StatusConflict, http.StatusTooEarly, http.StatusInternalServerError} {
 		for form, more := range map[string]string{
 			"one":   "",
