@@ -48,6 +48,9 @@ func TestIgnoredWrites(t *testing.T) {
 		for _, mode := range c.modes {
 			t.Run(fmt.Sprint(mode, " ", name), func(t *testing.T) {
 				t.Parallel()
+				if !strings.HasSuffix(name, " UPDATE") {
+					testenv.Long(t)
+				}
 				const events = 30
 				e, h := newEnvIn(t, mode), newRecorder(t)
 				h.answer = func(_ context.Context, event *delivery.Event) error {

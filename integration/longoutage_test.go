@@ -110,6 +110,9 @@ func TestLongOutage(t *testing.T) {
 		for _, mode := range away.modes {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
+				if name != "connections are refused" {
+					testenv.Long(t)
+				}
 				meetLongOutage(t, mode, max(1000, longOutage(t)), away.serve)
 			})
 		}

@@ -71,10 +71,10 @@ func TestRequireEndsTheTest(t *testing.T) { //nolint:paralleltest // see above
 	}
 }
 
-func TestLong(t *testing.T) {
+func TestLong(t *testing.T) { //nolint:tparallel // the end of the case is waited for
 	t.Parallel()
 	var skipped bool
-	t.Run("case", func(t *testing.T) { //nolint:paralleltest // its end is waited for
+	t.Run("case", func(t *testing.T) {
 		defer func() { skipped = t.Skipped() }()
 		Long(t)
 	})
