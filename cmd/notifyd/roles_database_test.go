@@ -163,6 +163,7 @@ func TestWritersRole(t *testing.T) {
 // no payload and no table, and removes no entry of the audit.
 func TestRelaysRole(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -34,6 +34,7 @@ import (
 // host of a URL.
 func TestPlacesOfWriters(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	var asked atomic.Int64
 	private := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	t.Cleanup(private.Close)
@@ -440,6 +441,7 @@ func TestSamplerOfTheRelay(t *testing.T) {
 // hinders no event.
 func TestNamesThatAreNoText(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
