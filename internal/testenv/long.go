@@ -3,7 +3,7 @@ package testenv
 import "testing"
 
 // Long skips a test, or a case of one, in a short run, which "make test" is. It is for
-// what takes many seconds and is not the only test of a promise or of a command.
+// what takes more than a few seconds and is not the only test of a promise or of a command.
 func Long(tb testing.TB) {
 	tb.Helper()
 	if testing.Short() {
