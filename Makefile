@@ -3,10 +3,10 @@
 GO ?= go
 # For "make demo", "make bench", "make bench-peers" and "make dist": make demo ARGS="--orders 500"
 ARGS ?=
-# For "make test": one package, a count, ...
+# For "make test" and "make test-race": one package, a count, ...
 PKG ?= ./...
 TESTFLAGS ?=
-# The race detector; make test RACE= runs without it, with a quarter less CPU time.
+# The race detector; make test-all RACE= runs without it, with a quarter less CPU time. "make test" never has it.
 RACE ?= -race
 # For "make chaos": what has to be there. Empty skips the faults that cannot be made.
 REQUIRE ?= all
@@ -57,9 +57,15 @@ setup: ## install what the tests need, where it is missing
 setup-all: ## install what all tests need, where it is missing
 	./scripts/setup all
 
-# One package gets PostgreSQL; what else it needs, "make setup" installs.
+# One package gets PostgreSQL; what else it needs, "make setup" installs. With -short, testenv.Long skips.
 .PHONY: test
-test: $(GOTESTSUM) ## run the tests with PostgreSQL, Kafka, RabbitMQ, Redis, NATS and SMTP (PKG=./sql: one package)
+test: $(GOTESTSUM) ## test each promise and command, in ten minutes (PKG=./sql: one package)
+	./scripts/setup $(if $(filter ./...,$(PKG)),,base)
+	./scripts/test -short -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
+	$(if $(filter ./...,$(PKG)),$(MAKE) test-outside RACE=)
+
+.PHONY: test-race
+test-race: $(GOTESTSUM) ## run the long tests too, with the race detector (PKG=./sql: one package)
 	./scripts/setup $(if $(filter ./...,$(PKG)),,base)
 	./scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
 	$(if $(filter ./...,$(PKG)),$(MAKE) test-outside)
@@ -71,10 +77,10 @@ test-outside: $(GOTESTSUM)
 	cd integration/outside && $(GO) vet ./... && TEST_JSON= ../../bin/with ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 
 .PHONY: test-all
-test-all: test test-rest ## run all tests
+test-all: test-race test-rest ## run all tests, as CI does
 
 .PHONY: test-rest
-test-rest: setup-all $(GOTESTSUM) ## run the tests that "make test" leaves out: browser, clouds, languages, deployment, bench
+test-rest: setup-all $(GOTESTSUM) ## run the tests that "make test-race" leaves out: browser, clouds, languages, deployment, bench
 	./scripts/test-rest $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS)
 	cd integration/writers/go && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...

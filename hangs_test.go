@@ -77,6 +77,7 @@ func paused(t *testing.T, pool *pgxpool.Pool, name string) *patient {
 // TestNoHang: what waits for another reason than a hang is none, for however long, and in both modes.
 func TestNoHang(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const later = `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id, available_at)
 		SELECT 'x', '{}', 'a', '1', CASE WHEN i = 3 THEN now() + interval '1 day' END FROM generate_series(1, 3) AS i`
 	for name, prepare := range map[string]func(t *testing.T, pool *pgxpool.Pool) *patient{
@@ -165,6 +166,7 @@ func inTotalOrder(t *testing.T, pool *pgxpool.Pool) delivery.Lane {
 // TestOtherRelayDoesTheWork: a relay without anything to do, beside one that does all, does not hang.
 func TestOtherRelayDoesTheWork(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
@@ -189,6 +191,7 @@ func TestOtherRelayDoesTheWork(t *testing.T) {
 // TestStandstill: of a relay that does nothing at all, the check finds each kind of due work, and that a restart is likely to help.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const mine = `INSERT INTO outbox_positions (destination, head, owner) VALUES ('mail', 0, $1), ('', 100, $1)`
 	for name, c := range map[string]struct {
 		mode   outboxsql.Mode
@@ -559,6 +562,7 @@ func TestRelayHangs(t *testing.T) {
 // TestHangCheckHangs: an observer does not return, and keeps a lock that the check takes like the loops of the relay.
 func TestHangCheckHangs(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		p := newPatient(t, pool, short, delivery.HandlerFunc(works), delivery.Lane{})
@@ -584,6 +588,7 @@ func TestHangCheckHangs(t *testing.T) {
 // that no work is late: it does not hang.
 func TestListenerHangs(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		h, called := errands(func(context.Context) error { return nil })
@@ -607,6 +612,7 @@ func TestListenerHangs(t *testing.T) {
 // Events wait.
 func TestDueWorkIsNotBegun(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		p := newPatient(t, pool, shorter, delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
@@ -645,6 +651,7 @@ func lock(t *testing.T, pool *pgxpool.Pool, sql string) (unlock func()) {
 // TestLockedWork: rows locked by another session are passed over by every relay. That is reported, and no reason for a restart.
 func TestLockedWork(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, rows := range map[string]struct{ insert, lock string }{
 		"fresh": {`INSERT INTO outbox_events (event_type, payload) VALUES ('x', '{}')`, `SELECT FROM outbox_events FOR UPDATE`},
 		"stored": {`WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('x', '{}', 'deferred') RETURNING id)
@@ -688,6 +695,7 @@ func TestLostLease(t *testing.T) {
 // TestShardIsNotHeld: no relay can take the shard of a destination, because another session has locked its position.
 func TestShardIsNotHeld(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	pool := tables(t, outboxsql.ModeStream)
 	execute(t, pool, `INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
 	unlock := lock(t, pool, `SELECT FROM outbox_positions WHERE destination = 'mail' FOR UPDATE`)
@@ -716,6 +724,7 @@ func (p *patient) passes(long time.Duration) (hung bool) {
 // database is back.
 func TestOutageIsNoHang(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -766,6 +775,7 @@ func TestOutageIsNoHang(t *testing.T) {
 // hang: a restart would not help, and the refusal has a report of its own.
 func TestRefusalIsNoHang(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for mode, table := range map[outboxsql.Mode]string{outboxsql.ModeQueue: "outbox_events", outboxsql.ModeStream: "outbox_positions"} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

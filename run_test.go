@@ -22,6 +22,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -143,6 +144,7 @@ func TestLeftoverRoutes(t *testing.T) {
 // end with an error although all is delivered.
 func TestUntilIdleAfterStuckCall(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	pool := tables(t, outboxsql.ModeQueue)
 	var calls atomic.Int64
 	hang := make(chan struct{})
@@ -258,6 +260,7 @@ func (b *reads) Read(p []byte) (int, error) {
 // TestIdleCut: connections that are cut while nothing happens cost no event.
 func TestIdleCut(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
 		t.Helper()
 		cfg := pool.Config()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestManyBadEvents: the delay of good events does not grow with the number of bad ones, if these have a type of their
@@ -49,6 +51,9 @@ func TestManyBadEvents(t *testing.T) {
 				name := fmt.Sprintf("%s/typed=%t/%d_percent", c.what, typed, share)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
+					if share == 90 {
+						testenv.Long(t)
+					}
 					manyBad(t, kinds, typed, within)
 				})
 			}

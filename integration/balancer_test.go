@@ -22,6 +22,7 @@ import (
 // attempt nor one that asks for fewer requests keeps events on the connection to that server.
 func TestBalancer(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 25
 	for _, code := range []int{http.StatusInternalServerError, http.StatusConflict, http.StatusTooManyRequests} {
 		for _, mode := range bothModes() {
@@ -68,6 +69,7 @@ func TestBalancer(t *testing.T) {
 // open. A retry finds the other server, before the event has used up its attempts.
 func TestServersTakeTurns(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 8
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {

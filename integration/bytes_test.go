@@ -140,6 +140,7 @@ func (e *env) write(events ...outbox.Event) {
 // TestBytes: payloads of any kind arrive byte for byte with their content type, at once and at the second attempt.
 func TestBytes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	rabbit := testenv.RabbitMQ(t)
 	for i, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {

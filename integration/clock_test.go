@@ -17,6 +17,7 @@ import (
 // before waits as long as its backoff, an event with available_at until that time, and a new event does not expire.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
 		for _, runs := range []bool{true, false} {
 			name := string(mode) + " stopped"
@@ -79,6 +80,7 @@ func TestClockSetBack(t *testing.T) {
 // readings, or commits it after the correction that follows a step. The retry does not wait until the clock has caught up.
 func TestClockAheadForAMoment(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -161,6 +161,7 @@ func TestReplayPassesDeduplication(t *testing.T) {
 // each letter had one fate, and no event is stuck.
 func TestReplayBesideClaims(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

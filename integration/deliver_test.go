@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -222,6 +223,7 @@ func TestRetentionZeroDeletesAtOnce(t *testing.T) {
 
 func TestLargePayloadsAreClaimedInPieces(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

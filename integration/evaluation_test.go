@@ -7,12 +7,14 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestSlowEvaluation: events whose filters or rate keys take longer together than PostgreSQL lets a transaction be idle are delivered
 // once each, and no claim is lost. Each evaluation takes as long as the worst condition.
 func TestSlowEvaluation(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 300 // 6 s
 	slow := func() { <-time.After(20 * time.Millisecond) }
 	for name, slowed := range map[string]notifyd.Destination{
@@ -61,6 +63,7 @@ func TestSlowEvaluation(t *testing.T) {
 // TestIdleWaitsForFilters: a relay that ends when it is idle does not end while filters decide about events, however long they take.
 func TestIdleWaitsForFilters(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

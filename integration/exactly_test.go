@@ -356,6 +356,7 @@ func (r outages) Observe(i delivery.Incident) {
 // of another destination is refused.
 func TestExactlyOnceByHand(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	x := newEnvIn(t, outboxsql.ModeStream)
 	brokers := testenv.Kafka(t)
 	topic := "by-hand-" + scan[string](x, `SELECT current_database()`)

@@ -24,6 +24,7 @@ import (
 // a stream keeps its order.
 func TestFailoverUnderLoad(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -101,6 +102,7 @@ func (e *env) writeThrough(ctx context.Context, url string, writer int) (ids []i
 // arrive like all others: neither a relay's memory nor a position skips them.
 func TestFailoverThatLosesTheTail(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -161,6 +163,7 @@ func TestFailoverThatLosesTheTail(t *testing.T) {
 // when the relay continues there. New events without a route get the ids of the lost ones. The relay finds them.
 func TestFailoverFindsWhatHasNoRoute(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e, primary, standby := newPair(t, outboxsql.ModeStream)
 	answer := make(chan struct{})
 	defer close(answer)
@@ -227,6 +230,7 @@ func (e *env) insertOrders(eventType string, n int) (ids []int64) {
 // and begins when the standby is promoted.
 func TestStartsOnAStandby(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -20,6 +20,9 @@ func TestFailover(t *testing.T) {
 	for attrs, mode := range map[string]outboxsql.Mode{"": outboxsql.ModeStream, "&target_session_attrs=read-write": outboxsql.ModeQueue} {
 		t.Run(string(mode)+attrs, func(t *testing.T) {
 			t.Parallel()
+			if mode == outboxsql.ModeQueue {
+				testenv.Long(t)
+			}
 			e, primary, standby := newPair(t, mode)
 			h := newRecorder(t)
 			r := e.through(either(standby, primary)+attrs).relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{})
@@ -98,6 +101,7 @@ func (e *env) killAndPromote(from, to *pgserver.Server) {
 // is the primary.
 func TestStandbyBehindAPooler(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e, primary, standby := newPair(t, outboxsql.ModeStream)
 	h := newRecorder(t)
 	pooled := e.through(testenv.PgBouncer(t, standby.URL(""), "transaction"))

@@ -185,6 +185,7 @@ func TestTwoRelaysShareTheWork(t *testing.T) {
 
 func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

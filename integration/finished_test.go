@@ -69,6 +69,7 @@ const explained = `DO $$ DECLARE s text; BEGIN
 // dozens of events. The counts of "notifyd status" have a separate bound.
 func TestFinishedRowsAreNotRead(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

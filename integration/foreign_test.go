@@ -20,6 +20,7 @@ import (
 // relay, whatever application_name it sets.
 func TestForeignLocks(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, c := range map[string]struct {
 		mode outboxsql.Mode
 		lock string

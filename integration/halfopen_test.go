@@ -27,6 +27,7 @@ func (e *env) cuttable() (*testenv.Network, string) {
 // that would take a quarter of an hour, or two hours.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

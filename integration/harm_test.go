@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -22,6 +23,7 @@ func (e *nilError) Error() string { return e.text }
 // becomes a dead letter, even if all workers are busy with such events.
 func TestHandlersThatDoHarm(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, harm := range map[string]func(over chan struct{}) error{
 		"a typed nil":              func(chan struct{}) error { var e *nilError; return e },
 		"the end of its goroutine": func(chan struct{}) error { runtime.Goexit(); return nil },

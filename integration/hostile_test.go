@@ -35,6 +35,7 @@ func rowsOr(t *testing.T, few int) int {
 // others nothing, neither at the start nor while its rows are due.
 func TestDueRowsOfAnother(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -21,6 +21,9 @@ func TestIgnoredRows(t *testing.T) {
 	const (
 		events = 10
 		one    = 3 // the event whose row is not written
+
+		ignores = `RETURN NULL`
+		refuses = `RAISE 'not this one'`
 	)
 	leased := `state = 'running', lease_owner = 1, lease_token = 1, lease_until = now()`
 	for name, c := range map[string]struct {
@@ -37,9 +40,12 @@ func TestIgnoredRows(t *testing.T) {
 		"a name of a total order":  {mode: outboxsql.ModeStream, rows: `state = 'parked', ordering_key = '*'`, when: `NEW.ordering_key IS NULL`},
 		"a shard":                  {outboxsql.ModeStream, `state = 'retry', available_at = now()`, `OLD.shard <> NEW.shard`, delivery.Lane{Shards: 2}, true},
 	} {
-		for _, then := range []string{`RETURN NULL`, `RAISE 'not this one'`} {
+		for _, then := range []string{ignores, refuses} {
 			t.Run(name+", "+then, func(t *testing.T) {
 				t.Parallel()
+				if then != ignores {
+					testenv.Long(t)
+				}
 				e, h := newEnvIn(t, c.mode), newRecorder(t)
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, $1)`, events)
 				if c.mode == outboxsql.ModeQueue {
@@ -89,6 +95,7 @@ func TestIgnoredRows(t *testing.T) {
 // removed. The relay names the cause, repeats no delivery, and completes the write when the trigger is gone.
 func TestIgnoredEnds(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	bad := errors.New("not yet")
 	reported := delivery.Lane{MaxAttempts: 1, OnDead: delivery.OnDead{To: "letters"}}
 	for name, c := range map[string]struct {

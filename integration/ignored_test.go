@@ -48,6 +48,9 @@ func TestIgnoredWrites(t *testing.T) {
 		for _, mode := range c.modes {
 			t.Run(fmt.Sprint(mode, " ", name), func(t *testing.T) {
 				t.Parallel()
+				if !strings.HasSuffix(name, " UPDATE") {
+					testenv.Long(t)
+				}
 				const events = 30
 				e, h := newEnvIn(t, mode), newRecorder(t)
 				h.answer = func(_ context.Context, event *delivery.Event) error {
@@ -82,6 +85,7 @@ func TestIgnoredWrites(t *testing.T) {
 // when it is gone.
 func TestIgnoredAtStart(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, c := range []struct {
 		table, when string
 		modes       []outboxsql.Mode
@@ -246,6 +250,7 @@ func TestIgnoredRemoval(t *testing.T) {
 // the cause, deletes the others, and holds up nothing.
 func TestIgnoredPurge(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 500
 	for name, c := range map[string]struct {
 		ignore, message string

@@ -35,6 +35,7 @@ func (c incidents) until(t *testing.T, kind delivery.IncidentKind) delivery.Inci
 // TestIncidents produces the incidents that an observer gets.
 func TestIncidents(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,7 @@ import (
 // receive their events, nothing panics, no delivery is repeated, and the row is delivered after REINDEX.
 func TestBrokenIndex(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 30
 	// The others have no row that waits for its next attempt.
 	for _, index := range []string{"outbox_deliveries_pkey", "outbox_deliveries_due", "outbox_deliveries_waiting", "outbox_deliveries_key"} {

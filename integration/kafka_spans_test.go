@@ -26,6 +26,7 @@ type place struct {
 // TestKafkaSpans: the span of each event has the partition and the offset of its record.
 func TestKafkaSpans(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const n, partitions = 100, 3
 	brokers := testenv.Kafka(t)
 	for _, mode := range bothModes() {

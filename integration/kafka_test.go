@@ -50,6 +50,7 @@ const (
 // each key are in the order of their delivery, in a stream the order of ids.
 func TestKafkaOutage(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	away := outage(t)
 	broker := testenv.OwnKafka(t, kafkaserver.Config{}) // for both modes: its start takes longest
 	var runs []*kafkaRun
@@ -249,6 +250,7 @@ func readTopic(t *testing.T, addr, topic string) (all []*kgo.Record) {
 // overtakes an earlier one of its aggregate that waits for its topic.
 func TestKafkaMissingTopic(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	brokers := testenv.Kafka(t)
 	for _, mode := range bothModes() {
 		for kind, change := range map[string]func(*kafka.Config){

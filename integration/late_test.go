@@ -34,6 +34,9 @@ func TestLateAnswerOfRefusedLease(t *testing.T) {
 			for _, curedFirst := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, fails %v, cured first %v", name, fails, curedFirst), func(t *testing.T) {
 					t.Parallel()
+					if name != "a refused INSERT" && name != "an ignored UPDATE" {
+						testenv.Long(t)
+					}
 					e, h := newEnvIn(t, outboxsql.ModeQueue), newRecorder(t)
 					slow := 1 // the attempt that outlasts its lock budget
 					if name == "a refused UPDATE" || name == "an ignored UPDATE" {

@@ -181,6 +181,7 @@ func TestHandlerThatOutlivesItsLease(t *testing.T) {
 // with one behind. A relay's time in a statement would be too early in one case, and too late in the other.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	server, set := testenv.ClockPostgres(t, nil)
 	set(time.Hour)
 	e := envAt(t, server.URL(""))

@@ -164,6 +164,7 @@ func (e *env) leavesNothing(pooled *env) {
 // find the events. Nothing of them stays with the sessions, which other clients get.
 func TestStreamThroughAPooler(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e := newEnvIn(t, outboxsql.ModeStream)
 	pooled := e.through(testenv.PgBouncer(t, e.url, "transaction") + "&default_query_exec_mode=exec")
 	h := newRecorder(t)

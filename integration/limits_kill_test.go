@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
@@ -16,6 +17,7 @@ import (
 // events in order, limited, also by key, and none is lost.
 func TestLimitsSurviveKills(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	lane := delivery.Lane{
 		RateLimit: delivery.Rate{Events: 400, Per: time.Second}, RateBurst: 8, MaxAttempts: 1000,
 		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2},

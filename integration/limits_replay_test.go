@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -44,6 +45,7 @@ func TestReplayByRateKeys(t *testing.T) {
 // TestReplayDoesNotExpire: what a person asks for again does not expire, also when it fails and its id is the one that it had.
 func TestReplayDoesNotExpire(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, lane := range map[string]delivery.Lane{"aggregate": {}, "none": {Order: delivery.OrderNone}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

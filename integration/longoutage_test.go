@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -109,6 +110,9 @@ func TestLongOutage(t *testing.T) {
 		for _, mode := range away.modes {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
+				if name != "connections are refused" {
+					testenv.Long(t)
+				}
 				meetLongOutage(t, mode, max(1000, longOutage(t)), away.serve)
 			})
 		}
@@ -206,6 +210,7 @@ func (r *running) checkUncounted(e *env) {
 // little, nothing fails, and the relay does not report it as down.
 func TestQuota(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, header := range map[string]string{"with Retry-After": "1", "without": ""} {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {

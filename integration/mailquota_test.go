@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // mailTo starts a mail server and returns it with a handler that sends to it.
@@ -100,6 +101,7 @@ func TestMailQuota(t *testing.T) {
 // sent at the first attempt, and the server counts as reachable all the time.
 func TestMailSessionLimit(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, fault := range map[string]smtpsink.Fault{
 		"MAIL 451":  {Stage: smtpsink.MailCmd, Code: 451, Text: "4.3.0 Too many messages in this session"},
 		"RCPT 450":  {Stage: smtpsink.Rcpt, Code: 450, Text: "4.7.0 Too many messages in this session"},

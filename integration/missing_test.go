@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -33,6 +34,7 @@ func (e *env) detach() (attach func()) {
 // failed, those of a type that gains a route meanwhile, and delayed ones.
 func TestMissingEvents(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -209,6 +211,7 @@ func TestRestoredBehindRelay(t *testing.T) {
 // transactions, because the next events of the table wait for each.
 func TestManyMissingEvents(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e := newEnvIn(t, outboxsql.ModeStream)
 	const rows, batch = 20_000, 1000
 	h := newRecorder(t)
@@ -228,6 +231,7 @@ func TestManyMissingEvents(t *testing.T) {
 // TestParkedInQueue: parked deliveries of a stream are restored into a queue, before a relay starts and while it is at work.
 func TestParkedInQueue(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e := newEnvIn(t, outboxsql.ModeQueue)
 	const events = 2500
 	restore := func() {
@@ -249,6 +253,7 @@ func TestParkedInQueue(t *testing.T) {
 // delivered in their order, and later events of their aggregate after those that wait.
 func TestParkedRestoredBehindRelay(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, lane := range map[string]delivery.Lane{
 		"by aggregate": {},
 		"total":        {Order: delivery.OrderTotal},

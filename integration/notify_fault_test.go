@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -50,6 +51,7 @@ func rings(payloads []string) []string {
 // that.
 func TestNotifyAfterARelayIsKilled(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for mode, poll := range map[outboxsql.Mode]time.Duration{outboxsql.ModeQueue: 200 * time.Millisecond, outboxsql.ModeStream: never} {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 			for _, survivor := range []string{"started before", "started after"} {
@@ -209,6 +211,7 @@ func besideFrozen(t *testing.T, mode outboxsql.Mode, poll time.Duration) (silent
 // stream knows that the trigger does not notify.
 func TestNotifyWhileARelayIsFrozen(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, poll := range map[string]time.Duration{"found by the poll": 200 * time.Millisecond, "found by fast polls": never} {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {

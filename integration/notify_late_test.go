@@ -7,12 +7,14 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestWriterThatWasSilentCommitsLater: a relay settles, and then a writer
 // commits that was silent because of the relay.
 func TestWriterThatWasSilentCommitsLater(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 			t.Run(string(mode)+"/"+string(level), func(t *testing.T) {

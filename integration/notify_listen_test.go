@@ -20,6 +20,7 @@ const listenedTo = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'adviso
 // prepared transaction also shows that the trigger was silent: PostgreSQL prepares none that has notified.
 func TestWriterThatFoundNoRelay(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, prepare := range map[string]bool{"open": false, "prepared": true} {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
@@ -63,6 +64,7 @@ func TestWriterThatFoundNoRelay(t *testing.T) {
 // The relay finds their events when it continues.
 func TestWritersBesideAFrozenRelay(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e := newEnv(t)
 	e.withLeases()
 	v := e.startLeaseVictim()
@@ -85,6 +87,7 @@ func TestWritersBesideAFrozenRelay(t *testing.T) {
 // is delivered before the next change.
 func TestWritersWhileRelaysComeAndGo(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

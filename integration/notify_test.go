@@ -21,6 +21,7 @@ const shrinking = time.Second
 // [TestNotifyEarlyIDs] tests a stream.
 func TestNotify(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	checkPlans(t, notifyEnv(t, outboxsql.ModeQueue), everyday, never)
 }
 
@@ -30,6 +31,7 @@ func TestNotify(t *testing.T) {
 // drawn early.
 func TestNotifyEarlyIDs(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	tests := map[outboxsql.Mode]struct {
 		kinds []stepKind
 		poll  time.Duration
@@ -73,6 +75,7 @@ func checkPlans(t *testing.T, e *env, kinds []stepKind, poll time.Duration) {
 // protocol which random plans seldom hit.
 func TestNotifyPlans(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	// No signal shows when a relay begins to listen. By the end of these steps it has.
 	var meanwhile []step
 	for range 20 {

@@ -61,6 +61,9 @@ func TestOneRowIsRefused(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(mode, " ", name), func(t *testing.T) {
 				t.Parallel()
+				if name != "a constraint of events" && name != "a constraint of deliveries" {
+					testenv.Long(t)
+				}
 				const events = 80
 				e, h := newEnvIn(t, mode), newRecorder(t)
 				h.answer = func(_ context.Context, event *delivery.Event) error {
@@ -109,6 +112,7 @@ func TestOneRowIsRefused(t *testing.T) {
 // TestOneUnroutedIsRefused: the database refuses to store one event without a route. The others are stored.
 func TestOneUnroutedIsRefused(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -159,6 +163,9 @@ func TestOneHandoverIsRefused(t *testing.T) {
 		for _, restarts := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " ", restarts), func(t *testing.T) {
 				t.Parallel()
+				if name != "a constraint" {
+					testenv.Long(t)
+				}
 				e, h := newEnvIn(t, outboxsql.ModeStream), newRecorder(t)
 				routed := func(patterns ...string) *running {
 					return e.start(func(r *notifyd.Relay) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -283,6 +284,7 @@ func TestOrderUnderKills(t *testing.T) {
 // time before its turn.
 func TestOrderUnderFaults(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	c, o := underFaults(t, allFaults, (*env).writeInOrder)
 	o.check(t, c.env)
 }

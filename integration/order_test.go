@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -153,6 +154,7 @@ func pauseOf(r *rand.Rand) func() time.Duration {
 // aggregate.
 func TestOrderWhileWritten(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, relays := range []int{1, 2} {
 		t.Run(strconv.Itoa(relays), func(t *testing.T) {
 			t.Parallel()

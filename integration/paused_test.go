@@ -14,6 +14,7 @@ import (
 // can, and does not report an outage.
 func TestPausedFromTheStart(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -100,6 +100,9 @@ func TestPoison(t *testing.T) {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
+				if name != "webhook, 503" && name != hangs {
+					testenv.Long(t)
+				}
 				e := newEnvIn(t, mode)
 				const poison, attempts = 3, 2
 				timeout := time.Minute // a busy machine must not count an attempt of a good event
@@ -177,6 +180,7 @@ func manyPoison(t *testing.T, mode outboxsql.Mode, h delivery.Handler, good int,
 // for a few seconds at most, although they come first or are half of all events. The log has the times.
 func TestManyPoison(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	all := poisonTo(t)
 	for _, name := range []string{"webhook, 503", "webhook, hang", "mail, 421", "kafka, no topic"} {
 		for _, p := range []poison{{front: 20}, {front: 100}, {share: 50, ownType: true}, {share: 50}, {share: 90}} {

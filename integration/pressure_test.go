@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -136,6 +137,7 @@ func (p *pressed) bulk(_ context.Context, e *delivery.Event) error {
 // events once, and in a stream those of an aggregate in order.
 func TestPressure(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	rounds := 2
 	if text := os.Getenv(envPressure); text != "" {
 		var err error

@@ -46,6 +46,7 @@ const (
 // TestRabbitMQRestarts ends the broker again and again under a steady load, by SIGKILL and, for a while, in order in turn.
 func TestRabbitMQRestarts(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	restarts, away := defaultRabbitRestarts, defaultRabbitAway
 	if text := os.Getenv(envRabbitRestarts); text != "" {
 		var err error

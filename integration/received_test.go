@@ -100,6 +100,9 @@ func TestReceivedOnce(t *testing.T) {
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeStream, outboxsql.ModeQueue} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
+			if mode == outboxsql.ModeQueue {
+				testenv.Long(t)
+			}
 			url := testenv.Database(t)
 			inbox := testdb.Pool(t, url)
 			if _, err := inbox.Exec(t.Context(), postgres.Schema(postgres.Config{})+`

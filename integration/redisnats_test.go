@@ -109,6 +109,7 @@ func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Serv
 
 func TestRedisKilledUnderLoad(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -135,6 +136,7 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 
 func TestNATSKilledUnderLoad(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

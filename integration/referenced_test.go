@@ -15,6 +15,7 @@ import (
 // the others are purged, and nothing is held up.
 func TestReferencedEvents(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const events = 500
 	for _, mode := range bothModes() {
 		for name, keep := range map[string]time.Duration{"keep": time.Nanosecond, "keep nothing": notifyd.None} {
@@ -58,6 +59,9 @@ func TestReferencedByOpenTransaction(t *testing.T) {
 		for name, keep := range map[string]time.Duration{"keep": time.Hour, "purge": time.Nanosecond} {
 			t.Run(string(mode)+" "+name, func(t *testing.T) {
 				t.Parallel()
+				if name != "purge" {
+					testenv.Long(t)
+				}
 				e, h := newEnvIn(t, mode), newRecorder(t)
 				h.answer = func(_ context.Context, event *delivery.Event) error {
 					if event.ID%2 == 0 && event.Attempt == 1 {

@@ -81,6 +81,7 @@ func waysToRefuse(mode outboxsql.Mode) map[string]refusal {
 // when the cause is gone.
 func TestRefusedAnswers(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		for name, c := range waysToRefuse(mode) {
 			t.Run(fmt.Sprint(mode, " ", name), func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -194,6 +195,7 @@ func TestReportIsAtomic(t *testing.T) {
 // which the reports come one after the other. Discarding the first leaves the second, and the events stay until then.
 func TestReportsShareARow(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

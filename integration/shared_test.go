@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -102,6 +103,7 @@ func TestSharedConnection(t *testing.T) {
 // TestSharedModes: relays of queues and of streams share a listening connection.
 func TestSharedModes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := share(t, outboxsql.ModeQueue, outboxsql.ModeStream, outboxsql.ModeQueue)
 	for range 3 {
 		s.write(s.schemas...)

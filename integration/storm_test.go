@@ -26,6 +26,7 @@ const oneIncident = 5 * time.Second
 // many as there were breaks that could have ended one.
 func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -92,6 +93,7 @@ func crash(ctx context.Context, server *pgserver.Server, kill bool) error {
 // others have taken them all, retries more and more rarely, and logs that once.
 func TestTooManyClients(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

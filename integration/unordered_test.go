@@ -6,12 +6,14 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestUnorderedCalls: a handler learns whether the events of a call have an order.
 func TestUnorderedCalls(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, c := range []struct {
 		mode  outboxsql.Mode
 		order delivery.Order

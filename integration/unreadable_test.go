@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -38,6 +39,9 @@ func TestUnreadableEvents(t *testing.T) {
 		for _, mode := range bothModes() {
 			t.Run(name+" "+string(mode), func(t *testing.T) {
 				t.Parallel()
+				if name != "toast" {
+					testenv.Long(t)
+				}
 				e := newEnv(t)
 				if damage.encoding != "UTF8" {
 					e = envAt(t, e.another(damage.encoding))

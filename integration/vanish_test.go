@@ -105,6 +105,7 @@ func (v *vanishing) forward(ctx context.Context, client net.Conn) {
 // one by which the relay suppresses the trigger. The relay must not wait for any of them.
 func TestVanishBehindAPooler(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -70,6 +70,7 @@ func TestMigrateTwice(t *testing.T) {
 // lock must not hide the winner's commit.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +105,7 @@ func TestMigrateAtOnce(t *testing.T) {
 
 func TestMigrateIntoSchema(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, schema := range []string{"relay", `Odd "name"; it's`, "pg", "näme", strings.Repeat("x", 49)} {
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()
@@ -252,6 +254,7 @@ func TestNextVersion(t *testing.T) {
 // partitioned table no index that it must not have.
 func TestFilesRestore(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

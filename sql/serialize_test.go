@@ -111,6 +111,7 @@ func TestNoLineInPartition(t *testing.T) {
 // TestWritersStandInLine: whatever a writer uses, it draws ids only when the one before it has ended.
 func TestWritersStandInLine(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	ways := map[string]func(ctx context.Context, conn *pgx.Conn) error{
 		"insert": func(ctx context.Context, conn *pgx.Conn) error { _, err := conn.Exec(ctx, insertOne); return err },
 		"many": func(ctx context.Context, conn *pgx.Conn) error {

@@ -194,6 +194,7 @@ const (
 // deliveries are unchanged, without leases.
 func TestQueueToStream(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
 		const n = 100_000
@@ -246,6 +247,7 @@ func noFreshIndex(tb testing.TB, conn *pgx.Conn) {
 // is in between; a backlog at the end needs none.
 func TestQueueToStreamRanges(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
 		first := testdb.One[int64](t, conn, `SELECT outbox_last_id()`)
@@ -296,6 +298,7 @@ func TestNewStream(t *testing.T) {
 // has not ended, whatever it did with the id; it is named in the end.
 func TestQueueToStreamLate(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, late := range map[string]string{
 		"inserted":    `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`,
 		"drawn":       `SELECT nextval(pg_get_serial_sequence('outbox_events', 'id'))`,

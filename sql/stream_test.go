@@ -163,6 +163,7 @@ func TestCheckStreamStandby(t *testing.T) {
 // too.
 func TestQueueToStreamPrepared(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
 	conn := testdb.Connect(t, server.URL("postgres"))
 	migrate(t, conn, "public", outboxsql.NotifyOff)

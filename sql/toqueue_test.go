@@ -151,6 +151,7 @@ func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]boo
 // TestStreamToQueue: the queue owes each destination the same events as the stream.
 func TestStreamToQueue(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
 		t.Helper()
 		s := newStream(t, conn, 100_000)

@@ -47,6 +47,7 @@ func openWriter(t *testing.T, url string) *pgx.Conn {
 // ever.
 func TestWritersPass(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, apply := range changes() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

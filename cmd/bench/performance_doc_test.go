@@ -32,6 +32,7 @@ func benches(t *testing.T, page string) (lines []string) {
 // with flags for small numbers appended.
 func TestPerformancePage(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	ran := make(map[string]bool)
 	for _, page := range []string{"performance.md", "retention.md"} {
 		for _, line := range benches(t, page) {

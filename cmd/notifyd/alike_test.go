@@ -84,6 +84,7 @@ func unbound(t *testing.T) picky {
 // dead letter.
 func TestDelayedMessages(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -213,6 +214,7 @@ routes:
 // is a dead letter; one that is refused while others are taken is.
 func TestRefusedAlike(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, to := range map[string]func(*testing.T) picky{"partition": journaled, "binding": unbound, "parameter": misset} {
 		for _, mode := range modes() {
 			t.Run(name+"/"+mode, func(t *testing.T) {
@@ -272,6 +274,7 @@ func refuseAlike(t *testing.T, mode string, p picky) {
 // alone.
 func TestRefusedByPolicy(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -15,6 +15,7 @@ import (
 // out.
 func TestPlanOfBackfill(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := databaseOf(t, "stream")
 	text := func(destination string) string {
 		to := map[bool]string{true: "[a]", false: "[a, c]"}[destination == ""]

@@ -18,6 +18,7 @@ import (
 // starts while its destinations are away, so their addresses need not exist.
 func TestPageConfigsRun(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	queue, stream, ran := database(t), databaseOf(t, "stream"), 0
 	cert, key := selfSigned(t)
 	for _, page := range docPages(t) {

@@ -41,6 +41,9 @@ func TestConsoleCommand(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
+			if mode == "stream" {
+				testenv.Long(t)
+			}
 			at := databaseOf(t, mode)
 			var broken atomic.Bool
 			broken.Store(true)

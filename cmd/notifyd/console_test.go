@@ -189,6 +189,7 @@ func TestConsoleFollows(t *testing.T) {
 // outbox that is down says so.
 func TestConsoleOfOutboxes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := startTenants(t)
 	// With the console, from the start: a reload does not start one.
 	s.end(t)

@@ -165,6 +165,7 @@ func TestTwoSignalsAtOnceAreOne(t *testing.T) {
 // TestRunWaitsForDatabase starts before PostgreSQL does.
 func TestRunWaitsForDatabase(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	server := testenv.OwnPostgres(t, nil)
 	url := server.URL("")
 	if got := invoke(t, "migrate", "--database-url", url); got.code != 0 {
@@ -194,6 +195,7 @@ func TestRunWaitsForDatabase(t *testing.T) {
 // TestRunWaitsForMailServer starts before the mail server does.
 func TestRunWaitsForMailServer(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	if err := sink.Close(); err != nil {
 		t.Fatal(err)

@@ -56,6 +56,7 @@ func checkDemo(t *testing.T, got result) {
 
 func TestDemoLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -138,6 +139,7 @@ func TestDemoVerdict(t *testing.T) {
 
 func TestDemoKeep(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -70,6 +70,7 @@ func TestPostgresMistakes(t *testing.T) {
 // written at once, without an attempt, a pause or a word about a destination that works.
 func TestPostgresConflicts(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url, inbox := databaseOf(t, "stream"), testenv.Database(t)
 	execute(t, inbox, postgres.Schema(postgres.Config{})+`
 		CREATE SEQUENCE tries; ALTER TABLE received_events ADD COLUMN n bigserial;

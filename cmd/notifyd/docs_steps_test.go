@@ -109,7 +109,7 @@ func named() map[string]string {
 
 		"make test":        whole,
 		"make test-all":    whole,
-		"make test-rest":   whole,
+		"make test-race":   whole,
 		"make setup":       whole,
 		"make setup-all":   whole,
 		"make lint":        whole,
@@ -147,6 +147,7 @@ func named() map[string]string {
 		"cd cmd/bench/peers && go run . --events 50000 --rounds 1":                 peers,
 		"cd cmd/bench/peers && golangci-lint run --config ../../../.golangci.yaml": "is of a module of its own; make lint runs this program",
 		"go test ./...":            whole,
+		"go test -short":           whole,
 		"go test .":                peers,
 		"go mod tidy":              "changes files; make lint has it look whether it would",
 		"helm template":            noCluster,

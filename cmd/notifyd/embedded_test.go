@@ -65,6 +65,7 @@ func embedAs(t *testing.T, at, outbox string, all ...notifyd.Destination) *notif
 // TestStatusOfEmbeddedRelay: a relay without a file and without an admin server is described by its row.
 func TestStatusOfEmbeddedRelay(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -129,6 +130,7 @@ func TestStatusNamesWhatNoRelayHas(t *testing.T) {
 // behind middleware that hides what the server can do but for flushing.
 func TestEmbeddedConsole(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const token = "5c1f0e2b-not-to-be-seen-77aa"
 	at := buried(t, 1)
 	execute(t, at, `UPDATE outbox_deliveries SET destination = 'audit'`)
@@ -168,6 +170,7 @@ func (n narrow) Flush()                         { _ = http.NewResponseController
 // TestEmbeddedConsoleOfSeveral: the console of several relays begins with a list of them.
 func TestEmbeddedConsoleOfSeveral(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const token = "5c1f0e2b-not-to-be-seen-77aa"
 	var relays []*notifyd.Relay
 	for _, name := range []string{"north", "south"} {

@@ -69,6 +69,7 @@ func newHook(t *testing.T) *hookOf {
 // whatever the defaults of the role.
 func TestForeignDefaults(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, c := range map[string]struct{ encoding, mode, pooler string }{
 		"LATIN1, a queue":                         {"LATIN1", "queue", ""},
 		"LATIN1, a stream":                        {"LATIN1", "stream", ""},

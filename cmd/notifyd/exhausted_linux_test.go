@@ -10,12 +10,15 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestFewFiles: a daemon that may open too few files for its concurrency delivers with those that it has. Neither an
 // event, nor a receiver that answers all requests that reach it, is at fault.
 func TestFewFiles(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

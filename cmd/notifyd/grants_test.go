@@ -66,6 +66,7 @@ routes: [%s]
 // figures, and the purge. The application writes as the other role.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, keep := range map[string]string{"kept": "1ms", "deleted": "0"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,7 @@ import (
 // connections live is used for the next connection, and the log has neither.
 func TestPasswordCommand(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

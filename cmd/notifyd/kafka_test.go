@@ -92,6 +92,7 @@ func TestKafkaExactlyOnce(t *testing.T) {
 // of that topic alone fail. The others are written, and none of their attempts counts.
 func TestKafkaForeignTopic(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	broker := testenv.OwnKafka(t, kafkaserver.Config{
 		Secure: kafkaserver.Secure{Users: map[string]string{"ann": "marker5"}},
 		Properties: map[string]string{
@@ -195,6 +196,7 @@ func TestKafkaForeignTopic(t *testing.T) {
 // shown all the same, whether the position cannot be read or each transaction fails, until events are delivered again.
 func TestExactlyOnceShowsItsError(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	brokers := testenv.Kafka(t)
 	topic := fmt.Sprintf("shown.%d", time.Now().UnixNano())
 	for name, c := range map[string]struct {

@@ -15,6 +15,7 @@ import (
 // half a minute or more. A reload with the right password is tried at once.
 func TestRefusedLogin(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := database(t)
 	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "r1ght-w0rd"})
 	text := strings.Replace(shopConfig(url, sink.Port()), "    tls: none\n", "    tls: none\n    username: shop\n    password: wr0ng-w0rd\n    connections: 2\n", 1) +

@@ -18,6 +18,7 @@ import (
 // failures are counted from the eleventh on.
 func TestLogOfADaemon(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -118,6 +118,7 @@ func deliversWith(t *testing.T, config string) {
 // TestManagedRoles: what the first role of a managed service may do is enough. It is no superuser, owns its database, and makes roles.
 func TestManagedRoles(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	super := testenv.Database(t)
 	admin, asAdmin := login(t, super, "admin")
 	quoted := pgx.Identifier{admin}.Sanitize()

@@ -121,6 +121,7 @@ func TestMigrateMistakes(t *testing.T) {
 // the way back reads the routes, and goes on where it was interrupted.
 func TestMigrateMode(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := testenv.Database(t)
 	flags := []string{"--database-url", url}
 	got := invoke(t, append([]string{"migrate", "--partitions", "daily", "--mode", "stream"}, flags...)...)
@@ -230,6 +231,7 @@ func TestMigrateModeAbandons(t *testing.T) {
 // say what has come of it.
 func TestSerializeWriters(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := testenv.Database(t)
 	config := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nadmin: {listen: ''}\ndestinations: {x: {type: log, order: total}}\nroutes: [{match: '*', to: [x]}]\n")
 	if got := invoke(t, "migrate", "--database-url", url, "--serialize-writers", "maybe"); got.code != command.ExitUsage || !strings.Contains(got.stderr, "must be one of on, off") {

@@ -152,6 +152,7 @@ func debezium(s *stage) map[string]act {
 // taken: topic, key, header and value are those of the router.
 func TestMigrateDebeziumToKafka(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	brokers := testenv.Kafka(t)
 	url, kind := testenv.Database(t), "order-of-"+strings.ToLower(rand.Text()[:8])
 	topic := "outbox.event." + kind

@@ -110,6 +110,7 @@ func TestTemplateFile(t *testing.T) {
 // that says why.
 func TestEventMistakes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url, sink := database(t), testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	yaml := shopConfig(url, sink.Port())
 	maybe := strings.Replace(yaml, "{{ .Payload.email }}", "{{ get .Payload `email` | default `` }}", 1)

@@ -9,12 +9,14 @@ import (
 
 	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestModeNamesRelays: a refused conversion names relays by host and process, also to an owner of the tables who may not see
 // the sessions of others.
 func TestModeNamesRelays(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

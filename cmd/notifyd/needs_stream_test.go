@@ -13,6 +13,7 @@ import (
 // with the place and the cure, and taken where it is a stream.
 func TestQueueKeepsNoOrder(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := testenv.Database(t)
 	configText := func(setting string) string {
 		return fmt.Sprintf(`version: 1

@@ -16,6 +16,7 @@ import (
 // delivery there as one of the event. check-config names a receiver that is missing.
 func TestOnDeadTo(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

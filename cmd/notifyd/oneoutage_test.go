@@ -15,6 +15,7 @@ import (
 // what follows from it.
 func TestOneOutageOneMessage(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // badDay is a relay with a destination for each kind of failure, and one that is well.
@@ -125,6 +126,7 @@ func well(s seen) bool {
 // costs no attempt where that is so, and that it is over.
 func TestWhatIsSaidInAnOutage(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

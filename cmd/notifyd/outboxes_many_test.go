@@ -132,6 +132,7 @@ func manyOutboxes(t *testing.T, server *pgserver.Server, schemas, databases int)
 // the others need; then a database refuses connections, and comes back.
 func TestManyOutboxes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	server := testenv.OwnPostgres(t, map[string]string{"max_connections": "600"})
 	url, names := manyOutboxes(t, server, manySchemas, manyDatabases)
 	hot := names[0]

@@ -268,6 +268,7 @@ func TestOutboxesDatabase(t *testing.T) {
 // TestOutboxesStopInReload: a stop during a reload does not wait for the deliveries of an outbox that the reload stops.
 func TestOutboxesStopInReload(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := startTenants(t)
 	s.up(t, "north", "south", "east")
 	arrived, release := make(chan struct{}, 1), make(chan struct{})
@@ -296,6 +297,7 @@ func TestOutboxesStopInReload(t *testing.T) {
 // TestOutboxesReload: a reload changes what has changed, and touches nothing else.
 func TestOutboxesReload(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := startTenants(t)
 	for _, name := range []string{"north", "south", "east"} {
 		s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="`+name+`"} 1`))
@@ -364,6 +366,7 @@ func TestOutboxesReloadCommand(t *testing.T) {
 // TestOutboxesCommands: commands have a section for each outbox, or say which there are to choose from.
 func TestOutboxesCommands(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := startTenants(t)
 	s.get(t, "/metrics", has(`notifyd_outbox_up{outbox="east"} 1`))
 	for _, args := range []string{"dlq list", "positions list", "publish a.b {}", "events list", "pause audit", "status --watch"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/command"
 
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // adminOf returns the address of a daemon's admin server, once it has said so.
@@ -41,6 +42,7 @@ routes:
 // the events that have waited cost no attempt.
 func TestPauseIsForAllRelays(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -116,6 +118,7 @@ func TestPauseIsForAllRelays(t *testing.T) {
 // TestPauseNamesRelaysThatHang: a relay that holds its lock and confirms nothing is named, and so is the lack of any relay.
 func TestPauseNamesRelaysThatHang(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

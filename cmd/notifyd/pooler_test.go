@@ -38,6 +38,7 @@ func logConfig(database string) string {
 // TestRunBesideAPooler runs what docs/operations.md recommends, and what it warns of.
 func TestRunBesideAPooler(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	sections := databaseSections(t)
 	for name, c := range map[string]struct {
 		database       func(t *testing.T, url string) string

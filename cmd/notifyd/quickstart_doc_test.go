@@ -227,6 +227,9 @@ func TestQuickstart(t *testing.T) {
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
+			if mode == "stream" {
+				testenv.Long(t)
+			}
 			q, page := newQuickstart(t)
 			if mode == "stream" {
 				page = onStream(t, page)

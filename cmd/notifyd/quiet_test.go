@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 const quietConfig = `version: 1
@@ -26,6 +27,7 @@ routes:
 // no event comes that would prove the destination.
 func TestAlarmsOfAQuietNight(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

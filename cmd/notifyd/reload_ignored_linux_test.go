@@ -15,6 +15,7 @@ import (
 // TestReloadUnderNohup: reload answers at once for a relay that ignores SIGHUP. The timeout is longer than the test.
 func TestReloadUnderNohup(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -96,6 +96,7 @@ func (o *output) awaitN(t *testing.T, want string, n int) {
 // wrong is refused all the same, and the next one is read.
 func TestReloadWithoutADatabase(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts what the kernel does
 	if err != nil {
 		t.Fatal(err)
@@ -150,6 +151,7 @@ routes:
 // delivered once to each destination, and in a stream those of an aggregate in order.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -66,6 +66,7 @@ func (v visitor) crawl(paths ...string) (pages map[string]string) {
 // console or by a command. Each act has an entry in outbox_audit, with the name of the operator.
 func TestOperator(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }))
 	t.Cleanup(server.Close)
 	for _, mode := range modes() {
@@ -249,6 +250,7 @@ func elsewhere(t *testing.T, v visitor) {
 // profile of the daemon counts the drawings.
 func TestFiguresAreDrawnOnce(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -377,6 +379,7 @@ func TestViewersLeaveRoom(t *testing.T) {
 // TestTextsOfRoles: no text of a writer, a destination or the role of the relay is markup of a page, or controls a page or a terminal.
 func TestTextsOfRoles(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const evil = "\"><script>alert(1)</script><img src=x>\u009b31m\u0085\u202e\u2066\x1b[2Jx"
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, evil, http.StatusUnprocessableEntity) }))
 	t.Cleanup(receiver.Close)

@@ -110,6 +110,7 @@ func tablesOf(t *testing.T, owner string) []string {
 // events of its aggregate by one that fails. It reads ids, and reads and changes nothing else.
 func TestWritersRole(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		for _, serialized := range []string{"on", "off"} {
 			t.Run(mode+" "+serialized, func(t *testing.T) {
@@ -162,6 +163,7 @@ func TestWritersRole(t *testing.T) {
 // no payload and no table, and removes no entry of the audit.
 func TestRelaysRole(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -198,6 +200,7 @@ func TestRelaysRole(t *testing.T) {
 // and no writer waits.
 func TestStrangersRunNothing(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -34,6 +34,7 @@ import (
 // host of a URL.
 func TestPlacesOfWriters(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	var asked atomic.Int64
 	private := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	t.Cleanup(private.Close)
@@ -77,6 +78,7 @@ routes: [{match: mail, to: mail}, {match: hook, to: hook}]
 // and no notification of it is taken for an event.
 func TestRolesOfTheDatabase(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -138,6 +140,7 @@ func TestRolesOfTheDatabase(t *testing.T) {
 // and streams its holder has, operators stay logged in and have streams.
 func TestViewer(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const operator, viewer, secret = "0123456789abcdef", "fedcba9876543210", "payload-of-an-event"
 	for _, payloads := range []string{"shown", "hidden"} {
 		t.Run(payloads, func(t *testing.T) {
@@ -314,6 +317,7 @@ routes: [{match: '*', to: audit}]
 // waiting or makes dead letters of them, and hinders no other destination.
 func TestAnswersOfDestinations(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
@@ -437,6 +441,7 @@ func TestSamplerOfTheRelay(t *testing.T) {
 // hinders no event.
 func TestNamesThatAreNoText(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -460,6 +465,7 @@ func TestNamesThatAreNoText(t *testing.T) {
 // and no header, mentions no one, and changes neither host, path, topic nor file.
 func TestPlacesOfValues(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

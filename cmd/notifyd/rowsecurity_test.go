@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/command"
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // ordinary is the configuration of a relay that notices new policies soon.
@@ -88,6 +89,7 @@ func printed(t *testing.T, d *process, from, to int) {
 // TestRowSecurityOfEachTable: a policy on any table that a relay reads is refused at the start, or when the relay gets there.
 func TestRowSecurityOfEachTable(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	tables := make(map[string]bool)
 	for _, p := range pgschema.RelayPrivileges() {
 		tables[p.Table] = true

@@ -5,12 +5,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestStandardOutputFails: a destination "log" that cannot write is down, with a line in the log and
 // no event lost; the other destinations go on.
 func TestStandardOutputFails(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // given returns the ids that a log destination was given, in their order.
@@ -115,6 +116,7 @@ func TestStreamPause(t *testing.T) {
 // TestStreamKeepsNothing: with "keep: 0" an event goes once it is delivered to all destinations.
 func TestStreamKeepsNothing(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := databaseOf(t, "stream")
 	publishTo(t, url, "order.placed", "{}")
 	publishTo(t, url, "order.placed", "{}")

@@ -159,6 +159,7 @@ func TestTemplateValues(t *testing.T) {
 // operators' channel as text.
 func TestReportedAnswerMentionsNoOne(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	posted := make(chan string, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/partner" {

@@ -252,6 +252,9 @@ func TestEveryEventRefused(t *testing.T) {
 		for _, mode := range modes() {
 			t.Run(name+", "+mode, func(t *testing.T) {
 				t.Parallel()
+				if name != "mail, relay denied" && name != "webhook 400" {
+					testenv.Long(t)
+				}
 				r := &refusal{T: t, server: c.start(t), url: databaseOf(t, mode), mode: mode}
 				r.all(c.text, c.row)
 				r.one(c.text)
@@ -393,6 +396,7 @@ routes: [{match: '*', to: mail}]
 // is longer.
 func TestRetryAfterKeepsBackoff(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, status := range []int{http.StatusConflict, http.StatusTooEarly, http.StatusInternalServerError} {
 		for form, more := range map[string]string{
 			"one":   "",

@@ -108,6 +108,7 @@ func TestUntilIdle(t *testing.T) {
 // TestUntilIdleWritten: what is written while it works is delivered.
 func TestUntilIdleWritten(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		r.answer = func(call int64) int {
 			if call <= 5 {
@@ -123,6 +124,7 @@ func TestUntilIdleWritten(t *testing.T) {
 // TestUntilIdleRetry: a retry that is due soon is waited for, and one that is due later is left to a later run.
 func TestUntilIdleRetry(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	fails := func(call int64) int {
 		if call == 1 {
 			return http.StatusConflict
@@ -148,6 +150,7 @@ func TestUntilIdleRetry(t *testing.T) {
 // TestUntilIdleSlow: a delivery that takes long is finished first.
 func TestUntilIdleSlow(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		arrived, release := make(chan struct{}), make(chan struct{})
 		r.answer = func(int64) int {
@@ -169,6 +172,7 @@ func TestUntilIdleSlow(t *testing.T) {
 // is back. A stop ends the run as any other.
 func TestUntilIdleDestinationDown(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		var up atomic.Bool
 		r.answer = func(int64) int {
@@ -200,6 +204,7 @@ func TestUntilIdleDestinationDown(t *testing.T) {
 // TestUntilIdlePerson: what waits for a person, for a transaction or for a later time does not keep it running.
 func TestUntilIdlePerson(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "max_attempts: 1", func(r *idleRuns) {
 		r.answer = func(call int64) int {
 			if call == 1 {
@@ -239,6 +244,7 @@ func TestUntilIdlePerson(t *testing.T) {
 // that are new meanwhile. The next run after the pause delivers the events.
 func TestUntilIdlePaused(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		execute(r.T, r.url, `INSERT INTO outbox_events (event_type, payload, available_at) VALUES ('order.placed', '{}', now() + interval '1 hour')`)
 		r.ends(r.start(), 0)
@@ -259,6 +265,7 @@ func TestUntilIdlePaused(t *testing.T) {
 // TestUntilIdleRoute: events that had no route are delivered once they have one.
 func TestUntilIdleRoute(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		execute(r.T, r.url, `INSERT INTO outbox_events (event_type, payload) SELECT 'unknown', '{}' FROM generate_series(1, 3)`)
 		r.ends(r.start(), 0)
@@ -271,6 +278,7 @@ func TestUntilIdleRoute(t *testing.T) {
 // are not read.
 func TestUntilIdleBlocked(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, order := range map[string]string{"aggregate": "on_dead: block", "total": "order: total, on_dead: block"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -295,6 +303,7 @@ func TestUntilIdleBlocked(t *testing.T) {
 // TestUntilIdleTogether: two runs at the same time end, and deliver all; so does one beside a relay that goes on.
 func TestUntilIdleTogether(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 4", func(r *idleRuns) {
 		r.insert(300)
 		for _, d := range []*runningDaemon{r.start(), r.start()} {
@@ -320,6 +329,7 @@ func TestUntilIdleTogether(t *testing.T) {
 // TestUntilIdleDatabaseAway: it waits for a database that is away at the start.
 func TestUntilIdleDatabaseAway(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -348,6 +358,7 @@ func TestUntilIdleDatabaseAway(t *testing.T) {
 // keep it running.
 func TestUntilIdleOutboxes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -385,6 +396,7 @@ func TestUntilIdleOutboxes(t *testing.T) {
 // TestUntilIdlePurges: each run applies the retention, however short it is.
 func TestUntilIdlePurges(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forIdleRuns(t, "concurrency: 1", func(r *idleRuns) {
 		r.insert(3)
 		r.ends(r.start(), 3)

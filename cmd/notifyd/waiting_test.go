@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -29,6 +30,7 @@ func startAt(t *testing.T, text, url string) (config string) {
 // whose answer requested it.
 func TestThrottledUntil(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []string{"queue", "stream"} {
 		for _, code := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 			t.Run(fmt.Sprintf("%s/%d", mode, code), func(t *testing.T) {
@@ -86,6 +88,7 @@ routes:
 // TestRetryAndBury: a person hurries a waiting delivery, and makes it a dead letter, which is reported.
 func TestRetryAndBury(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

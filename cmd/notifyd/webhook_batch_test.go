@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // ledgerDesk takes batches of CloudEvents as docs/destinations/webhook.md tells receivers to: it answers 207, and takes no
@@ -68,6 +70,7 @@ func (d *ledgerDesk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // and a stream keeps the order of each aggregate.
 func TestWebhookBatches(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

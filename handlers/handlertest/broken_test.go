@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // deliverFunc is the fault of a handler.
@@ -58,6 +59,7 @@ const (
 
 func TestBrokenHandlersFail(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, f := range slices.Concat(liars(), stubborn(), mistaken(), careless(), alterers(), blamers(), unfit(), closers(), undead()) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,7 @@ import (
 // TestAck: the handler reports the partition and the offset of each record that was written, and nothing of the others.
 func TestAck(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	brokers := testenv.Kafka(t)
 	for name, change := range map[string]func(*Config){
 		"at least once": func(*Config) {},

@@ -232,6 +232,7 @@ func TestExactlyOnceLargePosition(t *testing.T) {
 // others are written, once.
 func TestExactlyOnceByHalves(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	brokers := testenv.Kafka(t)
 	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "3000"})
 	h := exactlyTo(t, brokers, topic)
@@ -291,6 +292,7 @@ func TestExactlyOnceLastWord(t *testing.T) {
 // handler makes is compacted.
 func TestExactlyOnceCheck(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	onKafka(t, func(t *testing.T, brokers []string, topic string) {
 		t.Helper()
 		h := exactlyTo(t, brokers, topic)

@@ -549,6 +549,7 @@ func BenchmarkRecord(b *testing.B) {
 // which it has stored none.
 func TestCommitToNewTopics(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const each, at = 300, 4 // the client has a few microseconds in which to be too early
 	topics := make([]string, each*at)
 	for i := range topics {

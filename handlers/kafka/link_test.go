@@ -20,6 +20,7 @@ import (
 // listens, is found by the check, and named by each failure.
 func TestAdvertisedAddressIsNamed(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const dead, password = "127.0.0.1:1", "correct-horse"
 	words := []string{"the broker advertises " + dead + " (advertised.listeners), where nothing listens", "correct advertised.listeners"}
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{Users: map[string]string{"ann": password}, Advertised: dead}})

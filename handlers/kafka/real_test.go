@@ -265,6 +265,7 @@ func firsts(ids []int64) (first []int64) {
 // TestBrokerEndsInTheMiddleOfAStream: a broker is killed, and then ended in order, while batches are delivered.
 func TestBrokerEndsInTheMiddleOfAStream(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{})
 	endMidStream(t, s, s.Kill)
 	endMidStream(t, s, s.Halt)
@@ -303,6 +304,7 @@ func endMidStream(t *testing.T, s *kafkaserver.Server, end func(context.Context)
 // the newer ones.
 func TestFrozenBroker(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, transactional := range []bool{false, true} {
 		t.Run(fmt.Sprint("transactional=", transactional), func(t *testing.T) {
 			t.Parallel()

@@ -28,6 +28,7 @@ func unsigned(subject string) string {
 // thing or the other. Nothing that went wrong may tell a secret.
 func TestSecured(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const password = "s3cret w0rd"
 	own, other := testenv.Certificate(t), testenv.Certificate(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{
@@ -132,6 +133,7 @@ func allow(t *testing.T, brokers []string, user, topic string) {
 // TestClientCertificate needs no SASL: the certificate is the identity.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	own := testenv.Certificate(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{KeyStore: own.Both, TrustStore: own.Cert}})
 	testenv.KafkaTopic(t, []string{s.Addr()}, "t", 1, nil)

@@ -16,6 +16,7 @@ import (
 // TestConnectionsHaveAnAge: a connection that is always in use is replaced, and no delivery notices.
 func TestConnectionsHaveAnAge(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	url := testenv.RabbitMQ(t).URL
 	other, err := amqp.Dial(url)
 	if err != nil {

@@ -117,6 +117,7 @@ func TestPausedBroker(t *testing.T) {
 // TestPausedBrokerCancelled: a write that hangs ends with its context.
 func TestPausedBrokerCancelled(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s, b := pausable(t)
 	cfg := to(b.url, "q")
 	cfg.WriteTimeout = time.Hour
@@ -376,6 +377,7 @@ func TestClosedByOperator(t *testing.T) {
 // the first one fails.
 func TestStrictOrder(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	b := broker{t, testenv.RabbitMQ(t).URL}
 	b.queue("q", nil)
 	cfg := to(b.url, "{{ .Headers.to }}")

@@ -3,7 +3,7 @@
 // The tests count the events that are lost, that come twice, and in a stream that
 // come out of order.
 //
-// The short form runs with all tests. NOTIFYD_CHAOS=long, as "make chaos" sets
+// The short form runs with all tests, and some of its faults with -short. NOTIFYD_CHAOS=long, as "make chaos" sets
 // it, makes the faults last, and prints the measurements.
 package chaos
 
@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,6 +75,9 @@ func TestChaos(t *testing.T) {
 		for _, k := range f.kinds(i, s) {
 			t.Run(f.name+"/"+k.String(), func(t *testing.T) {
 				t.Parallel()
+				if !slices.Contains(shortFaults(), f.name) {
+					testenv.Long(t)
+				}
 				if f.server != nil {
 					t.Cleanup(own.take())
 				}

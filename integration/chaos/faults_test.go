@@ -45,6 +45,11 @@ type fault struct {
 	both, turns bool
 }
 
+// shortFaults returns the names of the faults with -short: processes are killed, a disk fills up, a network is cut.
+func shortFaults() []string {
+	return []string{"relay killed (SIGKILL)", "PostgreSQL killed (SIGKILL)", "disk full on PostgreSQL", "half-open connections (packets vanish)"}
+}
+
 // faults are the rows of the matrix, by the names that docs/design/guarantees.md uses.
 func faults() []fault {
 	all := []fault{

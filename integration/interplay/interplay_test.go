@@ -31,6 +31,8 @@ const (
 
 	// usualCount is the number of configurations of a normal run. Thousands find more: NOTIFYD_INTERPLAY_COUNT.
 	usualCount = 200
+	// shortCount is the number of configurations with -short.
+	shortCount = 20
 	// usualSeed is the first seed of a normal run.
 	usualSeed = 9000
 	// atOnce is how many configurations are played at the same time.
@@ -60,6 +62,8 @@ func TestInterplay(t *testing.T) {
 	switch {
 	case !given && repeats:
 		count = 1
+	case !given && testing.Short():
+		count = shortCount
 	case !given:
 		count = usualCount
 	}

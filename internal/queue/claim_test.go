@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -188,6 +189,7 @@ func TestClaimDue(t *testing.T) {
 // claimed or announced. The two conditions must use the same time.
 func TestNothingFallsBetweenDueAndNextDue(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	d := newDB(t)
 	id := d.Insert("a", 1)[0]
 	d.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, 'x', 'a', 'retry')`, id)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -41,6 +42,7 @@ var (
 // without a sort, and a statement with ids searches only the partitions of these ids.
 func TestPlansPartitioned(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, fill := range []string{"empty", "never analysed", "analysed"} {
 		t.Run(fill, func(t *testing.T) {
 			t.Parallel()

@@ -37,6 +37,7 @@ var scan = regexp.MustCompile(`(Index(?: Only)? Scan(?: Backward)? using \w+|(?:
 // whatever the statistics say.
 func TestPlans(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const (
 		fresh  = "Index Scan using outbox_events_fresh on outbox_events"
 		byID   = "Index Scan using outbox_events_pkey on outbox_events"
@@ -92,6 +93,7 @@ func TestPlans(t *testing.T) {
 // with auto_explain.
 func TestPlansAsRun(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forEachFill(t, func(t *testing.T, d *db) {
 		t.Helper()
 		if _, err := d.Conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {

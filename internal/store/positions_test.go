@@ -269,6 +269,7 @@ func TestPlanOfStream(t *testing.T) {
 // TestStreamPlans is TestBacklogPlans of a stream.
 func TestStreamPlans(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	bothTables(t, func(t *testing.T, d *db) {
 		t.Helper()
 		if _, err := d.conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -113,6 +114,7 @@ func TestKeepStreamPartitions(t *testing.T) {
 // TestPurgeStreamPlan: rows to delete are found by index, whatever the statistics say.
 func TestPurgeStreamPlan(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	forEachFill(t, func(t *testing.T, d *db) {
 		t.Helper()
 		conn, err := d.Connect(t.Context(), "maintenance")

@@ -502,7 +502,11 @@ func (m *model) kill() {
 // other and in order, and none is left behind.
 func TestAggregatesModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(400) {
+	seeds := uint64(400)
+	if testing.Short() {
+		seeds = 40
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

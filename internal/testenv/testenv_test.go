@@ -71,6 +71,18 @@ func TestRequireEndsTheTest(t *testing.T) { //nolint:paralleltest // see above
 	}
 }
 
+func TestLong(t *testing.T) { //nolint:tparallel // the end of the case is waited for
+	t.Parallel()
+	var skipped bool
+	t.Run("case", func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		Long(t)
+	})
+	if skipped != testing.Short() {
+		t.Errorf("skipped %t, in a short run %t", skipped, testing.Short())
+	}
+}
+
 // TestDatabase checks the cleanup of its subtest, which must not run in parallel.
 func TestDatabase(t *testing.T) { //nolint:tparallel // see above
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -79,6 +80,7 @@ func TestExactlyOnceReplayGoesOn(t *testing.T) {
 // destination keeps does not grow without bound. Once the transaction ends, all remaining events arrive.
 func TestExactlyOnceBehindManyGaps(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	l := newExactLife(t)
 	tx, err := l.pool.Begin(t.Context())
 	if err != nil {
@@ -126,6 +128,7 @@ func TestExactlyOnceBehindManyGaps(t *testing.T) {
 // range has arrived.
 func TestStreamReplaySimulationExactly(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for seed := range 3 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

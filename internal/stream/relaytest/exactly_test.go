@@ -19,6 +19,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 )
 
@@ -272,6 +273,7 @@ func (c *cluster) verdict(t *testing.T, written map[string][]int64) {
 // each event once, and in order, whatever becomes of its transactions and of the relays.
 func TestStreamSimulationExactly(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for seed := range 3 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

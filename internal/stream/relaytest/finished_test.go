@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -48,6 +49,7 @@ func beginBehind(t *testing.T, pool *pgxpool.Pool) {
 // replay of some of them nor live events.
 func TestManyDeadLettersOfOneLine(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const dead = 400_000
 	t.Run("aggregate", func(t *testing.T) {
 		t.Parallel()

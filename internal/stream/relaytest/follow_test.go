@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 var errRolledBack = errors.New("rolled back")
@@ -19,6 +20,7 @@ var errRolledBack = errors.New("rolled back")
 // behind, and an event of a type that no destination gets is found all the same.
 func TestStreamSearchFollows(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	r := newRouting(t)
 	relay, err := notifyd.New(r.pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}) // polls as often as usual
 	if err != nil {

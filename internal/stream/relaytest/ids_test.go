@@ -344,6 +344,9 @@ func TestStreamIDsAgain(t *testing.T) {
 		for _, when := range []string{"stopped", "running"} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				t.Parallel()
+				if name != "truncated" {
+					testenv.Long(t)
+				}
 				i := newIDsTest(t)
 				if c.partitioned {
 					i.partition()
@@ -467,6 +470,7 @@ func (i *idsTest) partition() {
 // were assigned again.
 func TestStreamIDsGoOn(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, change := range map[string]func(i *idsTest){
 		"sequence altered": func(i *idsTest) { i.exec(`ALTER SEQUENCE outbox_events_id_seq CACHE 1`) },
 		"rows rewritten":   func(i *idsTest) { i.exec(`UPDATE outbox_events SET headers = '{}'`) },

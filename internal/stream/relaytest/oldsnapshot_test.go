@@ -63,6 +63,7 @@ func besideOld(t *testing.T, pool *pgxpool.Pool, events int, index string) int64
 // read all of them in each search for due retries.
 func TestFinishedRetriesOfOldSnapshot(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const finished, events = 200_000, 30
 	pool := streamPool(t)
 	testdb.Exec(t, pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
@@ -81,6 +82,7 @@ func TestFinishedRetriesOfOldSnapshot(t *testing.T) {
 // in each read of new events.
 func TestUncommittedEventsAreNotReadAgain(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const uncommitted, events = 200_000, 30
 	pool := streamPool(t)
 	open := testdb.Begin(t, pool, pgx.TxOptions{})

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -93,6 +94,7 @@ func rolledBack(ctx context.Context, tx pgx.Tx, insert func(pgx.Tx) error) error
 // back, use savepoints and stay open. Destinations fail in every way, and relays stop, are cut off and restart.
 func TestStreamOneOrder(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for seed := range 2 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

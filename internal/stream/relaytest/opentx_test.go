@@ -147,6 +147,7 @@ func TestGainedTypeBesideOpenTransaction(t *testing.T) {
 // it again, while that transaction is still open.
 func TestBegunBesideOpenTransactionGainsType(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	besideStrangers(t, func(_ *testing.T, r *routing, begin func(types ...string) stranger) {
 		stop := r.start(map[string][]string{"a": {"one"}})
 		before := r.write(50, "a", "late")
@@ -180,6 +181,7 @@ func TestBegunBesideOpenTransactionGainsType(t *testing.T) {
 // stays open.
 func TestShardsBesideOpenTransaction(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	besideStrangers(t, func(_ *testing.T, r *routing, begin func(types ...string) stranger) {
 		stop := r.start(map[string][]string{"a": {"one"}})
 		before := r.write(50, "a", "late")

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // insert writes n events of a type in one transaction, of ten aggregates.
@@ -37,6 +39,7 @@ func (p *simulation) insert(eventType, delay string, n int) {
 // same aggregates are written.
 func TestStreamRouteAppears(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newSimulation(t, 1)
 	p.types = []string{"one"}
 	p.checker.calm, p.checker.blind = true, true
@@ -64,6 +67,7 @@ func TestStreamRouteAppears(t *testing.T) {
 // TestStreamDelayedTogether: delayed events of an aggregate become due together.
 func TestStreamDelayedTogether(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newSimulation(t, 2)
 	p.start(0)
 	p.start(1)

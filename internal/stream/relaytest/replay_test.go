@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 )
@@ -73,6 +74,7 @@ func (r *replayed) disorder() (faults []string) {
 // [TestStreamSimulationExactly], in relays without a destination that keeps its position.
 func TestStreamReplaySimulation(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for seed := range 4 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

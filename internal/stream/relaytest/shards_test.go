@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
@@ -22,6 +23,7 @@ import (
 // keep the order of each aggregate.
 func TestStreamShardsSimulation(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newSimulation(t, 3)
 	p.shards = 4
 	p.also = func() {
@@ -36,6 +38,7 @@ func TestStreamShardsSimulation(t *testing.T) {
 // and of the number of its shards.
 func TestStreamShardsExactly(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newSimulation(t, 3)
 	p.shards, p.exact = 3, newCluster()
 	p.also = func() {
@@ -50,6 +53,7 @@ func TestStreamShardsExactly(t *testing.T) {
 // TestStreamShardsChange: the number of shards changes while events wait, some of them stored, and so do the routes.
 func TestStreamShardsChange(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newSimulation(t, 2)
 	p.types = []string{"one"}
 	for _, n := range []int{1, 4, 2, 64, 3, 1} {
@@ -81,6 +85,7 @@ func TestStreamShardsChange(t *testing.T) {
 // its aggregate.
 func TestStreamShardsBehind(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for name, lives := range map[string][]shardsLife{
 		"number and routes together": {{2, "one", false}, {3, "one late", false}, {1, "one late", false}},
 		"routes later":               {{2, "one", false}, {3, "one", true}, {3, "one late", false}, {2, "one late", false}},

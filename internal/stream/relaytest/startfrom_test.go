@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // since returns the ids from one on.
@@ -37,6 +39,7 @@ func (r *routing) written(n int, types ...string) map[string][]int64 {
 // with and without a history.
 func TestStartFrom(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	const sixth = "6" // an id in the history
 	all := func(ids []int64) []int64 { return ids }
 	none := func([]int64) []int64 { return nil }
