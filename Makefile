@@ -38,7 +38,7 @@ help: ## list the targets
 
 .PHONY: demo
 demo: build ## show notifyd at work, with a PostgreSQL of its own
-	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/privateserver/pginstall/cmd/with
+	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/lab/privateserver/pginstall/cmd/with
 	bin/with -also NOTIFYD_DEMO_SPARE_URL=shop bin/notifyd demo $(ARGS)
 
 .PHONY: build
@@ -73,7 +73,7 @@ test-race: $(GOTESTSUM) ## run the long tests too, with the race detector (PKG=.
 # A module that imports notifyd as its users do, without the internal packages.
 .PHONY: test-outside
 test-outside: $(GOTESTSUM)
-	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/privateserver/pginstall/cmd/with
+	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/lab/privateserver/pginstall/cmd/with
 	cd integration/outside && $(GO) vet ./... && TEST_JSON= ../../bin/with ../../scripts/test $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 
 .PHONY: test-all

@@ -21,8 +21,8 @@ import (
 	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/webhook"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )

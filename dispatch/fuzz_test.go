@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // FuzzOrderingKey: the key of an aggregate has a bounded length, is text if the names are, and is the same wherever it is made. A

@@ -14,8 +14,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/webhook"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestBalancer: of two servers behind a balancer of connections, one refuses all events. Neither an answer that counts an

@@ -26,7 +26,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/webhook"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/when"
 	"github.com/notifyd/notifyd/ops"
 	"github.com/notifyd/notifyd/outbox"

@@ -7,7 +7,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestSlowEvaluation: events whose filters or rate keys take longer together than PostgreSQL lets a transaction be idle are delivered

@@ -24,8 +24,8 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
-	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/kafkaserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
 // TestLimitsSurviveKills: while sessions of two relays are killed, calls fail and the destination goes down, every aggregate gets its

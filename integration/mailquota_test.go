@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // mailTo starts a mail server and returns it with a handler that sends to it.

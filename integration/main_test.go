@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestMain(m *testing.M) {

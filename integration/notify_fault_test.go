@@ -11,8 +11,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/pgschema"
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )

@@ -16,8 +16,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

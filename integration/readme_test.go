@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // readmeProgram has the snippets of README.md in place of WRITE, HANDLE and MAIL.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/postgres"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

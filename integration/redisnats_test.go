@@ -18,8 +18,8 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/redis"
-	"github.com/notifyd/notifyd/internal/privateserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

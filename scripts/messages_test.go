@@ -80,7 +80,7 @@ var messageRules = []struct {
 }
 
 // severalLines print the output of another program, a stack or a list after the line of the error.
-var severalLines = []string{"cmd/notifyd/demo.go", "internal/command/inspect/healthcheck.go", "internal/safecall/safecall.go"}
+var severalLines = []string{"cmd/notifyd/demo.go", "cmd/internal/command/inspect/healthcheck.go", "internal/safecall/safecall.go"}
 
 func file(m message) string {
 	name, _, _ := strings.Cut(m.place, ":")
@@ -90,7 +90,7 @@ func file(m message) string {
 // messages returns the texts of the errors and log lines of the program, without the tools of tests and releases.
 func messages(t *testing.T) (all []message) {
 	t.Helper()
-	outside := []string{"bench", "examples", "integration", "scripts", "handlers/handlertest", "internal/bench", "internal/dist", "internal/testenv", "internal/privateserver", "internal/smtpsink"}
+	outside := []string{"bench", "examples", "integration", "scripts", "handlers/handlertest", "cmd/internal/bench", "internal/dist", "internal/lab/testenv", "internal/lab/privateserver", "internal/smtpsink"}
 	set := token.NewFileSet()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		name := filepath.ToSlash(strings.TrimPrefix(path, "../"))

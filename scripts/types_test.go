@@ -19,8 +19,8 @@ const mostFields = 80
 
 // loops are owners without a mutex: one goroutine at a time uses their fields.
 var loops = []string{
-	"internal/daemon.generation",
-	"internal/daemon.supervisor",
+	"cmd/internal/daemon.generation",
+	"cmd/internal/daemon.supervisor",
 	"internal/lease.Holder",
 	"internal/queue.Engine",
 	"internal/queue.claimer",
@@ -50,7 +50,7 @@ var splitTypes = []struct {
 		"handlers/slack.Config":     2,
 		"handlers/sqs.Config":       2,
 		"handlers/webhook.Config":   3,
-		"internal/config.Lane":      2,
+		"cmd/internal/config.Lane":  2,
 	}},
 	{"a destination has a file for each task: check.go connects, errors.go classifies, preview.go renders without sending", map[string]int{
 		"handlers/email.Handler":        3,
@@ -83,14 +83,14 @@ var splitTypes = []struct {
 		"handlers/handlertest.probe": 6,
 	}},
 	{"a file for each command", map[string]int{
-		"internal/command/configuration.planPrinter": 2,
-		"internal/command/events.printer":            2,
+		"cmd/internal/command/configuration.planPrinter": 2,
+		"cmd/internal/command/events.printer":            2,
 	}},
 	{"a file for each part of the configuration", map[string]int{
-		"internal/config.Config":      6,
-		"internal/config.Destination": 3,
-		"internal/config.decoder":     3,
-		"internal/config.fileDecoder": 4,
+		"cmd/internal/config.Config":      6,
+		"cmd/internal/config.Destination": 3,
+		"cmd/internal/config.decoder":     3,
+		"cmd/internal/config.fileDecoder": 4,
 	}},
 	{"a file for each page", map[string]int{
 		"internal/console.Console": 3,
@@ -102,7 +102,7 @@ var splitTypes = []struct {
 		"internal/status.Status":           5,
 	}},
 	{"a file for each check", map[string]int{
-		"internal/doctor.exam": 9,
+		"cmd/internal/doctor.exam": 9,
 	}},
 	{"a file for each question to the tables, with its SQL", map[string]int{
 		"internal/queue.Session":       4,
@@ -117,28 +117,28 @@ var splitTypes = []struct {
 		"sql.modeChange": 5,
 	}},
 	{"a file for each measurement", map[string]int{
-		"cmd/bench.program":      2,
-		"internal/bench.compare": 5,
-		"internal/bench.drain":   9,
-		"internal/bench.env":     6,
-		"internal/bench.latency": 2,
-		"internal/bench.trial":   5,
+		"cmd/bench.program":          2,
+		"cmd/internal/bench.compare": 5,
+		"cmd/internal/bench.drain":   9,
+		"cmd/internal/bench.env":     6,
+		"cmd/internal/bench.latency": 2,
+		"cmd/internal/bench.trial":   5,
 	}},
 	{"a file for each step of the example", map[string]int{
-		"examples/orders.shop": 2,
-		"internal/demo.demo":   5,
+		"examples/orders.shop":   2,
+		"cmd/internal/demo.demo": 5,
 	}},
 	{"the life of a server, and the faults that tests make, are apart from its start", map[string]int{
-		"internal/privateserver.Server":              4,
-		"internal/privateserver/kafkaserver.Server":  2,
-		"internal/privateserver/pginstall.installer": 2,
-		"internal/privateserver/pgserver.Server":     3,
-		"internal/privateserver/rabbitserver.Server": 2,
-		"internal/smtpsink.Sink":                     2,
+		"internal/lab/privateserver.Server":              4,
+		"internal/lab/privateserver/kafkaserver.Server":  2,
+		"internal/lab/privateserver/pginstall.installer": 2,
+		"internal/lab/privateserver/pgserver.Server":     3,
+		"internal/lab/privateserver/rabbitserver.Server": 2,
+		"internal/smtpsink.Sink":                         2,
 	}},
 	{"a file for each operating system", map[string]int{
-		"internal/privateserver.Account": 3,
-		"internal/testenv.Network":       3,
+		"internal/lab/privateserver.Account": 3,
+		"internal/lab/testenv.Network":       3,
 	}},
 	{"what few users of a small package need is apart", map[string]int{
 		"internal/tmpl.Template":   2,

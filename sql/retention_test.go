@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/bench"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/bench"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestBenchJSON: the result is one line with a column for each scenario, and each has the figure that is compared.

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/internal/bench"
+	"github.com/notifyd/notifyd/cmd/internal/bench"
 	"github.com/notifyd/notifyd/internal/cli"
 )
 

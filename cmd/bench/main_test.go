@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/bench"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/bench"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/internal/bench"
+	"github.com/notifyd/notifyd/cmd/internal/bench"
 )
 
 // errBench is returned after a bench whose result is not OK.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestAdminGuarded runs a daemon with TLS and a token: the health check and status

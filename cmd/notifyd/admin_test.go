@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestAdmin asks a daemon everything that its admin server answers, and holds

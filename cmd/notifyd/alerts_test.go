@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestAlerts lets a mail be refused for good, and stops the daemon, which then

@@ -16,9 +16,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/handlers/postgres"
-	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/awstest"
 )
 
 // picky is a destination that refuses all events until it is cured, and then only those of the type odd.one.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/command/configuration"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command/configuration"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestPlanOfBackfill: plan shows which kept events a new destination of a stream would get, and reload asks before they go

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestPageConfigsRun starts a relay with every configuration of every page. A relay

@@ -13,13 +13,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/daemon"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/console"
-	"github.com/notifyd/notifyd/internal/daemon"
 	"github.com/notifyd/notifyd/internal/store"
 )
 

@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // startConsole starts "notifyd console", and returns a visitor of the address that it prints.

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/daemon"
+	"github.com/notifyd/notifyd/cmd/internal/daemon"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // visitor is a browser without JavaScript.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestContributingPage holds the commands of CONTRIBUTING.md against what they are
@@ -179,7 +179,7 @@ func TestContributingNames(t *testing.T) {
 	if paths < 25 {
 		t.Errorf("found %d paths", paths)
 	}
-	code := testenv.ReadFile(t, root+"scripts/test") + testenv.ReadFile(t, root+"internal/testenv/testenv.go") + testFiles(t, "./integration/...") + testFiles(t, "./internal/...")
+	code := testenv.ReadFile(t, root+"scripts/test") + testenv.ReadFile(t, root+"internal/lab/testenv/testenv.go") + testFiles(t, "./integration/...") + testFiles(t, "./internal/...")
 	for _, name := range regexp.MustCompile(`NOTIFYD_\w+`).FindAllString(testenv.ReadFile(t, root+"CONTRIBUTING.md"), -1) {
 		if !strings.Contains(code, name) {
 			t.Errorf("nothing reads %s", name)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
 // needy is a file whose variables are not set: the connection strings', those of

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestRun is the whole way: an order becomes a mail and a line on standard

@@ -11,18 +11,18 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/outboxes"
+	"github.com/notifyd/notifyd/cmd/internal/outboxes"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/demo"
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/demo"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

@@ -11,12 +11,12 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/notifyd/notifyd/internal/demo"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/demo"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // lastLine returns the last line of what was printed, as JSON.

@@ -18,7 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 const chart = deployDir + "/helm/notifyd"

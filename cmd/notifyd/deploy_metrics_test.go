@@ -14,14 +14,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/daemon"
+	"github.com/notifyd/notifyd/cmd/internal/daemon"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/observe/metrics"
 )
 

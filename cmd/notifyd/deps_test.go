@@ -17,7 +17,7 @@ func TestDaemonIsADaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.Fields(string(out))
-	if !slices.Contains(all, "github.com/notifyd/notifyd/internal/demo") {
+	if !slices.Contains(all, "github.com/notifyd/notifyd/cmd/internal/demo") {
 		t.Fatalf("the demo is gone, or these are not all: %q", all)
 	}
 	laboratory := regexp.MustCompile(`/notifyd/(bench|internal/(\w*bench|\w*server|freeport|testenv))\b|/kadm\b|^testing$`)

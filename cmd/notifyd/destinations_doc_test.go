@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/destinations"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
 )
 
 // TestDestinationPages checks the configuration that every page begins with,

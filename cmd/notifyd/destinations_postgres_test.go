@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	"github.com/notifyd/notifyd/handlers/postgres"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestPostgresPage: the table of the page is the one of the package, and a worker by the page's statements handles

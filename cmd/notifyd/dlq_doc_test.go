@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // masked makes what differs from run to run the same.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // step is one thing of a page that a reader copies: a command, typed at a prompt

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/cmd/internal/doctor"
 )
 
 // TestDoctorDestinations connects to a server of every kind, and to none of them.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/doctor"
 )
 
 // examineBy runs doctor and returns what it says of the destinations, by name.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // hostile are defaults of a role that change bytes, meanings or plans.

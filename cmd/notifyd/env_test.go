@@ -17,9 +17,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // envSelf makes this test binary notifyd itself, for the tests that need a

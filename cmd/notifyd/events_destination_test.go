@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
 // TestEventsOfDestination answers "what waits for partner?" and "did partner get order 4?" in both modes. A queue does not

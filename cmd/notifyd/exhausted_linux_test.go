@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestFewFiles: a daemon that may open too few files for its concurrency delivers with those that it has. Neither an

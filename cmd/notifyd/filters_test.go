@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestConditions runs the daemon with conditions, on both kinds of tables: what does not match is settled, what fails is dead and is

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // TestForgedHeaders: at no destination does an event's own header take the place of what notifyd

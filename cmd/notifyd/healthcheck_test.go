@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/inspect"
+	"github.com/notifyd/notifyd/cmd/internal/command/inspect"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestHealthcheck asks a daemon, and then where it was.

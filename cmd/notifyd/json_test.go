@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestJSON: what each command prints with -o json is one JSON value, its fields are in snake_case, and its times in RFC 3339 and UTC.

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestLogOfADaemon: the log says which mode the relay has, where its console is and how long a destination was down. Equal

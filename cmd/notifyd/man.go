@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestMigrate(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
 // TestMistakesHaveCures: what newcomers write in the wrong place, or in the words of other tools, is answered with what to

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestQueueKeepsNoOrder: what only a stream keeps is refused where the table is a queue,

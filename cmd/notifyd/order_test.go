@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
 // These tests show that order, on_dead and what they promise reach the lanes

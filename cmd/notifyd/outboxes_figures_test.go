@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/freeport"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // figureSchemas are the outboxes of the measured database.

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/events"
+	"github.com/notifyd/notifyd/cmd/internal/command/events"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // TestOutboxInMessages: whatever the destination, its message tells apart events that have the same id in two outboxes.

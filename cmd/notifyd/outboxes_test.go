@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/freeport"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // tenantsConfig has four outboxes in a list, one of which has routes of its own, one no tables, and one a

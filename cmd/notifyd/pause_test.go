@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // adminOf returns the address of a daemon's admin server, once it has said so.

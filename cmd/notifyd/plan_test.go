@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/configuration"
+	"github.com/notifyd/notifyd/cmd/internal/command/configuration"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
 const planRest = `destinations:

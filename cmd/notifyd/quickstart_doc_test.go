@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/freeport"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // typingPatience is for a shell on a busy machine, which may compile a program
@@ -126,7 +126,7 @@ func (q *quickstart) make(targets ...string) {
 	cmd := exec.CommandContext(q.Context(), "make", append([]string{"-n"}, targets...)...)
 	cmd.Dir = root
 	text, err := cmd.CombinedOutput()
-	for _, want := range []string{"-o bin/with ./internal/privateserver/pginstall/cmd/with\n", "\nbin/with -also " + envSpare + "=shop bin/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
+	for _, want := range []string{"-o bin/with ./internal/lab/privateserver/pginstall/cmd/with\n", "\nbin/with -also " + envSpare + "=shop bin/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
 		if err != nil || !strings.Contains(string(text), want) {
 			q.Errorf("make %q: %v\n%s\nwant %s", targets, err, text, want)
 		}
@@ -198,7 +198,7 @@ func newQuickstart(t *testing.T) (q *quickstart, page string) {
 	}
 	dir := t.TempDir()
 	installed(t, filepath.Join(dir, "bin"))
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", here, "-o", filepath.Join(dir, "bin"), "./internal/privateserver/pginstall/cmd/with")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", here, "-o", filepath.Join(dir, "bin"), "./internal/lab/privateserver/pginstall/cmd/with")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}

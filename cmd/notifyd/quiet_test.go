@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 const quietConfig = `version: 1

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/destinations"
 )
 
 // TestReferenceTellsWhatValidateWants: the tags kind and unset of a destination's settings repeat what their Validate

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/config"
 )
 
 // as returns the URL of a database for another role, or of another database.

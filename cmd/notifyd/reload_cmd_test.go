@@ -10,15 +10,15 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/configuration"
+	"github.com/notifyd/notifyd/cmd/internal/command/configuration"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestReloadCommand reloads a relay by its file: it takes one, refuses one that only its own

@@ -7,9 +7,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/command/configuration"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command/configuration"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestReloadUnderNohup: reload answers at once for a relay that ignores SIGHUP. The timeout is longer than the test.

@@ -20,15 +20,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/daemon"
+	"github.com/notifyd/notifyd/cmd/internal/daemon"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // reloadable is a daemon in this process that is reloaded without a signal: all

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/positions"
+	"github.com/notifyd/notifyd/cmd/internal/command/positions"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestReplay(t *testing.T) {

@@ -4,23 +4,23 @@ import (
 	"context"
 	"io"
 
-	"github.com/notifyd/notifyd/internal/command/capture"
-	"github.com/notifyd/notifyd/internal/command/inspect"
+	"github.com/notifyd/notifyd/cmd/internal/command/capture"
+	"github.com/notifyd/notifyd/cmd/internal/command/inspect"
 
-	"github.com/notifyd/notifyd/internal/command/configuration"
+	"github.com/notifyd/notifyd/cmd/internal/command/configuration"
 
-	"github.com/notifyd/notifyd/internal/command/schema"
+	"github.com/notifyd/notifyd/cmd/internal/command/schema"
 
-	"github.com/notifyd/notifyd/internal/command/positions"
+	"github.com/notifyd/notifyd/cmd/internal/command/positions"
 
-	"github.com/notifyd/notifyd/internal/command/events"
+	"github.com/notifyd/notifyd/cmd/internal/command/events"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/config"
 )
 
 // run executes a command line and returns the exit code.

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	yaml "go.yaml.in/yaml/v4"
 
-	"github.com/notifyd/notifyd/internal/destinations"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // roundTrip is an environment for configurations that are read again when they were printed.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
 // TestRouteTest: the command names the routes that decide, with their lines, and what an event of a file meets. It needs no

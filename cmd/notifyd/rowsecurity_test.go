@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/pgschema"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // ordinary is the configuration of a relay that notices new policies soon.

@@ -4,14 +4,14 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/daemon"
+	"github.com/notifyd/notifyd/cmd/internal/daemon"
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/internal/cli"
-	"github.com/notifyd/notifyd/internal/config"
 )
 
 func newRunCmd(a *command.App) *cobra.Command {

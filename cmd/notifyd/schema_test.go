@@ -12,10 +12,10 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/destinations"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/schematest"
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/schematest"
 )
 
 const (

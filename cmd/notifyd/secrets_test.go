@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestSecrets lets everything fail that has a password, at the lowest log

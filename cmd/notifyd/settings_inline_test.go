@@ -10,9 +10,9 @@ import (
 
 	yaml "go.yaml.in/yaml/v4"
 
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/destinations"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // inlineSetting recognises a setting with its value in backticks.

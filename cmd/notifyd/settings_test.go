@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/internal/destinations"
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
 )
 
 // settingFields lists the fields of a struct that are settings, those of inlined structs included. The index of a field

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 
 	"github.com/notifyd/notifyd/internal/cli"
 )

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // installed puts a program notifyd into dir, which is this one.

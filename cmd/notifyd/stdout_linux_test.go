@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestStandardOutputFails: a destination "log" that cannot write is down, with a line in the log and

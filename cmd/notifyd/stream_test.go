@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // given returns the ids that a log destination was given, in their order.

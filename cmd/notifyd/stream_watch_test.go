@@ -10,10 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/cmd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

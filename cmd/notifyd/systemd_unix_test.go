@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestUnitRestarts compares the exit codes of the program with the unit: a mistake that stays wrong prevents a restart,

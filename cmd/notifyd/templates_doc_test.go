@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/events"
+	"github.com/notifyd/notifyd/cmd/internal/command/events"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/tmpl"

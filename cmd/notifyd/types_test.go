@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/destinations"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
 )
 
 // smallest has the settings that a destination of each type must have. It fails the test if a type is missing.

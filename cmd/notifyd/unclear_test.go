@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/cmd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // strict is a server that refuses everything, then nothing, then what is marked as bad.

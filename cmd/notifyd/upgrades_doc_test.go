@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestUpgradesPage runs the commands and the SQL of docs/upgrades.md on a copy. The tests of integration/copies do the rest of the

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/ops"
 )
 

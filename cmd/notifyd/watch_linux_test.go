@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/command/inspect"
+	"github.com/notifyd/notifyd/cmd/internal/command/inspect"
 
 	"golang.org/x/sys/unix"
 )

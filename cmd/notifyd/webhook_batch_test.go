@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // ledgerDesk takes batches of CloudEvents as docs/destinations/webhook.md tells receivers to: it answers 207, and takes no

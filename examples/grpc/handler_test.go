@@ -19,7 +19,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
 )
 
 // service is the server side. It answers a repeated call with ALREADY_EXISTS, without

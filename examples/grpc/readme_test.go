@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // TestReadme runs README.md: it starts the shop with the page's settings, sends the page's

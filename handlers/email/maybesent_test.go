@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestAcceptIsBounded: maybe_sent: accept logs each mail that it takes for sent, and stops where every mail ends without an

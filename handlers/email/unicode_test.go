@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
 )
 
 // TestUnicodeAddresses: a domain outside of ASCII goes to any server in its other form. Letters

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // deliverFunc is the fault of a handler.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
 )
 
 // Proxy is a TCP proxy on the loopback that fails on command, for tests of faults between a request and its answer. A

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/freeport"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 var _ handlertest.Network = (*handlertest.Proxy)(nil)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
 )
 
 const testPassword = "correct horse/battery"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // balanced returns the URL of a balancer of connections. Behind it one server refuses everything, and the next one gives the

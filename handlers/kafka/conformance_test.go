@@ -15,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/kafkaserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // through has a handler connect to addr, whatever the broker calls itself.

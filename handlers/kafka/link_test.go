@@ -11,9 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/kafkaserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestAdvertisedAddressIsNamed: a broker that is reached at its configured address, and advertises another one where nothing

@@ -13,8 +13,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/privateserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 const password = "correct-horse/battery@staple"

@@ -10,8 +10,8 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestDuplicateWindow delivers an event again, by another process, after its answer and the

@@ -3,7 +3,7 @@ package postgres
 import (
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
 // TestConnectionsHaveAnAge: a connection that is always in use is replaced.

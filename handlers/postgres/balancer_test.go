@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestBalancer: a retry does not go over a connection to a server that refuses every row, such as a former primary that has

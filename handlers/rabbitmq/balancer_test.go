@@ -7,9 +7,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // pair is two brokers behind a balancer of connections.

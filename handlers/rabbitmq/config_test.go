@@ -8,7 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 func TestValidate(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestAlarm: the broker's memory alarm makes deliveries fail at once, with the

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestMessage reads back everything that a message has.

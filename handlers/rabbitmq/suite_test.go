@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
 )
 
 // TestTLS: encrypted with a password, and with a certificate in its place.

@@ -3,8 +3,8 @@ package redis
 import (
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestConnectionsHaveAnAge: a connection that is always in use is replaced.

@@ -3,8 +3,8 @@ package redis
 import (
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // BenchmarkDeliverBatch adds batches of 1000 events; copies has each event come a

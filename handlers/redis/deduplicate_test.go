@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 func once(c *Config) { c.Deduplicate = minDeduplicate }

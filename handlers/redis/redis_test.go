@@ -13,8 +13,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 func TestEntry(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestRefusals: what Slack says, by both ways, for a channel that is the same

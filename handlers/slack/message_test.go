@@ -11,8 +11,8 @@ import (
 	"github.com/slack-go/slack/slacktest"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 const payload = `{"name":"Ada & <!channel>","url":"https://example.com/?a=1&b=2","total":1999,"order":12345678901234567890,"channel":"C9","ts":"1700000000.000100"}`

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestRetryConnections: a retry does not go over the connection that has just failed.

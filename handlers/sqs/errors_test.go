@@ -15,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
 	"github.com/notifyd/notifyd/internal/field"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // TestRefusedRequests: the whole request is refused.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/handlers/internal/awsapi"
-	"github.com/notifyd/notifyd/internal/testenv/awstest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/awstest"
 )
 
 // TestMain keeps the tests away from whatever AWS this machine knows.

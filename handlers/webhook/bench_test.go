@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 )
 
 // BenchmarkBatch delivers the same events in single requests and in batches of 100, with the concurrency of the default

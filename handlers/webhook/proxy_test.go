@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // startProxy starts an HTTP proxy that sends everything to one address,

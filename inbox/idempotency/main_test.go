@@ -5,7 +5,7 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
 func TestPostgres(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/inbox/idempotency"
 	"github.com/notifyd/notifyd/inbox/idempotency/internal/storetest"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // scriptsOf runs scripts by a client.

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/lab/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 

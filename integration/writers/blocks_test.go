@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // root is the directory of the module.

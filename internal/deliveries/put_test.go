@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
 // TestPut writes rows that are new, and again over them.

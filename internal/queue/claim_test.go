@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // db is a database with the tables, and a connector of a relay.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 func (d *db) keep(p *store.Partitions, at time.Time, keep time.Duration) {

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // forEachFill runs a test on each state that the tables may be in when a plan is made.

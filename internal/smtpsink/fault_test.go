@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 func TestFaults(t *testing.T) {

@@ -3,7 +3,7 @@ package store
 import (
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // forEachFill runs a test on each state that the tables may be in when a plan is made.

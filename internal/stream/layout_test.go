@@ -10,11 +10,11 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/tail"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestMove: all waiting rows of an aggregate get the shard of its events, also those whose events are missing. A row that a

@@ -3,8 +3,8 @@ package stream
 import (
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

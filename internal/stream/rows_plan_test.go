@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
 // TestRowStatementsAreBounded: no statement that reads the stored deliveries of a destination walks over delayed

@@ -3,7 +3,7 @@ package tail
 import (
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

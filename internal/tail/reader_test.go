@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
 // TestRewrite: the read that ends a gap waits while another session rewrites the table, and finds the event. pg_repack, as some

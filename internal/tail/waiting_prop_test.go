@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
 )
 
 // TestEachReadFindsAll interleaves the statements of transactions with scans and reads, one at a time. Each read returns

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv/deliverytest"
+	"github.com/notifyd/notifyd/internal/lab/testenv/deliverytest"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 

@@ -14,7 +14,7 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // FuzzCompile: whatever is written, the compiler says no with a place in the text, or the expression can

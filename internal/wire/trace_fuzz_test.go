@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // FuzzTraced: a captured trace becomes a header only in the form of W3C Trace Context, and never beside one of the writer.

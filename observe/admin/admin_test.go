@@ -18,8 +18,8 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/internal/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/observe/admin"
 )
 
@@ -317,7 +317,7 @@ func TestLinked(t *testing.T) {
 	const module = "github.com/notifyd/notifyd"
 	for pkg, without := range map[string][]string{
 		module:                    {module + "/observe/admin", module + "/internal/admin", module + "/internal/console", "github.com/prometheus/client_golang/prometheus", "net/http"},
-		module + "/observe/admin": {"net/http/pprof", module + "/internal/config", "github.com/spf13/cobra"},
+		module + "/observe/admin": {"net/http/pprof", module + "/cmd/internal/config", "github.com/spf13/cobra"},
 	} {
 		all := links(pkg)
 		for _, other := range without {

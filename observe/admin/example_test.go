@@ -17,7 +17,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/observe/admin"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )

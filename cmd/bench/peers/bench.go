@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/internal/privateserver/pginstall"
-	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pginstall"
+	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
 )
 
 // bench has the open resources of a run.

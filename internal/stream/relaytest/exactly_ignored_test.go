@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestExactlyOnceIgnored: a trigger ignores a write that belongs to a position whose copy the destination keeps. The relay

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // since returns the ids from one on.

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/internal/dist"
-	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 const root = "../../../.."

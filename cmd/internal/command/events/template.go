@@ -1,0 +1,195 @@
+package events
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/cmd/internal/command"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/safecall"
+	"github.com/notifyd/notifyd/ops"
+)
+
+// NewTemplate returns the command template.
+func NewTemplate(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "template",
+		Short:   "Try out the templates of a destination",
+		Example: "  notifyd template test --destination mail --event event.json",
+	}
+	cmd.AddCommand(newTemplateTestCmd(a))
+	return cmd
+}
+
+func newTemplateTestCmd(a *command.App) *cobra.Command {
+	var name, path string
+	cmd := &cobra.Command{
+		Use:   "test",
+		Short: "Show what would be sent to a destination for an event",
+		Long: `test prints what would be sent to the destination for an event. Nothing is sent, and
+neither the destination nor the database is contacted.
+
+FILE is JSON with the columns of outbox_events: event_type and payload, or payload_bytes
+in base64, and optionally id, aggregate_type, aggregate_id, content_type, headers and created_at. A line of the destination
+type "log" will do. - reads standard input.
+
+Where the route that leads there has a condition (when), it says on standard error whether
+the event meets it. It exits with 1 if the event could not be sent, as when a template or
+that condition fails.`,
+		Example: "  notifyd template test --destination mail --event event.json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case name == "":
+				return command.UsageErrorf("--destination is missing: name one of the configuration")
+			case path == "":
+				return command.UsageErrorf("--event is missing: name a file, or - for standard input")
+			}
+			c, _, err := a.Load()
+			if err != nil {
+				return err
+			}
+			event, err := readEvent(path, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			event.Destination = name
+			met, err := conditions(c, name, event) // before the templates, as a relay does
+			if err != nil {
+				return err
+			}
+			if met != "" {
+				cmd.PrintErrln(met)
+			}
+			text, err := Preview(c, name, event)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(command.Lines(text), "\n"))
+			return err
+		},
+	}
+	command.AddDestination(cmd, &name)
+	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
+	return cmd
+}
+
+// conditions describes whether the event meets the condition of the route to the destination. Without a route or a
+// condition it returns an empty text.
+func conditions(c *config.Config, name string, e *delivery.Event) (string, error) {
+	for _, r := range c.RoutesOf(e.Type) {
+		f := r.Filter()
+		if f == nil || !slices.Contains(r.To, name) {
+			continue
+		}
+		met, err := f.Match(&delivery.Candidate{Event: e})
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("the event would be a dead letter of %s: %w", name, err)
+		case met:
+			return fmt.Sprintf("the event meets the condition of its route: %s", f), nil
+		default:
+			return fmt.Sprintf("the event would not be sent: it does not meet the condition of its route: %s", f), nil
+		}
+	}
+	return "", nil
+}
+
+// Preview opens the destination, which makes no connection, and asks it.
+func Preview(c *config.Config, name string, e *delivery.Event) (text string, err error) {
+	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
+	if i < 0 {
+		var names []string
+		for _, d := range c.Destinations {
+			names = append(names, d.Name)
+		}
+		return "", command.UsageErrorf("there is no destination %q: the configuration has %s", name, strings.Join(names, ", "))
+	}
+	h, err := destinations.Open(c.Destinations[i], slog.New(slog.DiscardHandler))
+	if err != nil {
+		return "", err
+	}
+	if closer, ok := h.(io.Closer); ok {
+		defer func() { err = errors.Join(err, closer.Close()) }()
+	}
+	p, ok := delivery.As[delivery.Previewer](h)
+	if !ok {
+		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
+	}
+	if wrong := safecall.Call("Preview", func() { text, err = p.Preview(e) }); wrong != nil {
+		return "", wrong
+	}
+	return text, err
+}
+
+// EventFile is the form of an event in a file.
+type EventFile struct {
+	ID            int64             `json:"id"`
+	EventID       int64             `json:"event_id"` // as the destination type log writes it
+	EventType     string            `json:"event_type"`
+	AggregateType string            `json:"aggregate_type"`
+	AggregateID   string            `json:"aggregate_id"`
+	Payload       json.RawMessage   `json:"payload"`
+	PayloadBytes  []byte            `json:"payload_bytes"` // in base64, as "notifyd events show -o json" has it
+	ContentType   string            `json:"content_type"`
+	Headers       map[string]string `json:"headers"`
+	CreatedAt     time.Time         `json:"created_at"`
+	Attempt       int               `json:"attempt"`
+	Replay        int               `json:"replay"`
+	Destination   string            `json:"destination"`
+}
+
+// readEvent reads an event; one without an id has the id 1.
+func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
+	arg, from := "@"+path, path
+	if path == "-" {
+		arg, from = path, "standard input"
+	}
+	data, err := command.ReadPayload(arg, stdin)
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var f EventFile
+	if err := dec.Decode(&f); err != nil {
+		return nil, fmt.Errorf("%s is not an event: %w", from, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s holds more than one event", from)
+	}
+	switch {
+	case f.EventType == "":
+		return nil, fmt.Errorf(`%s has no "event_type"`, from)
+	case f.Payload == nil && f.PayloadBytes == nil:
+		return nil, fmt.Errorf(`%s has no "payload"`, from)
+	case f.Payload != nil && f.PayloadBytes != nil:
+		return nil, fmt.Errorf(`%s has "payload" and "payload_bytes": an event has one of them`, from)
+	}
+	e := &delivery.Event{
+		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
+		Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
+	}
+	e.Payload, e.ContentType = (&ops.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}).Content()
+	if f.Payload != nil && !e.IsJSON() {
+		return nil, fmt.Errorf(`%s has "payload" with the content type %q, which is not that of JSON: the table takes such a payload in payload_bytes alone`, from, f.ContentType)
+	}
+	if e.ID == 0 {
+		e.ID = max(1, f.EventID)
+	}
+	if e.CreatedAt.IsZero() {
+		e.CreatedAt = time.Now()
+	}
+	return e, nil
+}

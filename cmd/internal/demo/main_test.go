@@ -1,0 +1,9 @@
+package demo
+
+import (
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }

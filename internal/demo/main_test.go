@@ -1,9 +1,0 @@
-package demo
-
-import (
-	"testing"
-
-	"github.com/notifyd/notifyd/internal/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }
