@@ -56,7 +56,7 @@ func TestServer(t *testing.T) {
 // docs/tracing.md lists the names.
 func TestMessagingSystems(t *testing.T) {
 	t.Parallel()
-	page := testenv.ReadFile(t, "../../docs/tracing.md")
+	page := testenv.ReadFile(t, "../../../docs/tracing.md")
 	none := []string{"email", "file", "log", "postgres", "slack", "webhook"}
 
 	for name, fresh := range Registry("", io.Discard, io.Discard) {
