@@ -227,13 +227,7 @@ func TestSetUpModule(t *testing.T) {
 	until(t, at, `SELECT to_regclass('outbox_relays') IS NOT NULL`)
 	until(t, at, `SELECT EXISTS (SELECT FROM outbox_relays)`)
 	until(t, at, `SELECT state = 'done' FROM outbox_events WHERE id = `+publishTo(t, at, "order.placed", "{}"))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answer := testenv.Ask(t, http.DefaultClient, request); answer.Code != http.StatusOK {
-		t.Errorf("not ready: %d", answer.Code)
-	}
+	untilReady(t, "http://"+address+"/readyz")
 
 	p.signal(t, syscall.SIGTERM)
 	if code := p.wait(t); code != 0 {

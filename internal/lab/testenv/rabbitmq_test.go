@@ -11,6 +11,7 @@ import (
 // TestRabbitMQ checks the cleanup of its subtest, which must not run in parallel.
 func TestRabbitMQ(t *testing.T) { //nolint:tparallel // see above
 	t.Parallel()
+	Long(t)
 	var first, second Broker
 	t.Run("two vhosts", func(t *testing.T) {
 		first, second = RabbitMQ(t), RabbitMQ(t)

@@ -44,6 +44,7 @@ func produce(t *testing.T, cl *kgo.Client, value string) {
 // TestLives kills, halts and freezes one server.
 func TestLives(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{Properties: map[string]string{"message.max.bytes": "5000"}})
 	// A broker that is busy with its start closes a connection now and then.
 	cl := client(t, s.Addr(), kgo.AlwaysRetryEOF())
@@ -98,6 +99,7 @@ func TestLives(t *testing.T) {
 
 func TestSecureListener(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{Users: map[string]string{"ann": `p w"1`}}})
 	ann := scram.Auth{User: "ann", Pass: `p w"1`}
 	if err := client(t, s.SecureAddr(), kgo.AlwaysRetryEOF(), kgo.SASL(ann.AsSha256Mechanism())).Ping(t.Context()); err != nil {

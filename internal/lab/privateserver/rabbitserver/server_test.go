@@ -42,6 +42,9 @@ func start(t *testing.T) *Server {
 // TestLife takes a node through all operations that tests use.
 func TestLife(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: make test-all runs it")
+	}
 	s := start(t)
 	if out, err := s.Ctl(t.Context(), "list_vhosts"); err != nil || !strings.Contains(out, "/") {
 		t.Errorf("list_vhosts: %q, %v", out, err)
@@ -94,6 +97,9 @@ func TestLife(t *testing.T) {
 // TestLoopbackOnly reads the kernel's table of listening sockets.
 func TestLoopbackOnly(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: make test-all runs it")
+	}
 	s := start(t)
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
