@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,6 +60,20 @@ func TestEventsOfDestination(t *testing.T) {
 	} {
 		if got := invoke(t, "events", "show", id, "-c", config(queue)); got.code != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("event %s: %q is missing in %+v", id, want, got)
+		}
+	}
+}
+
+// TestEventsOfNoDestination: a misspelt name is named when nothing matches.
+func TestEventsOfNoDestination(t *testing.T) {
+	t.Parallel()
+	path := file(t, fmt.Sprintf(pauseConfig, database(t), "127.0.0.1:0"))
+	for name, want := range map[string]string{
+		"audit": "no events match\n",
+		"adit":  "no events match; " + path + " has no destination \"adit\": it has audit, other\n",
+	} {
+		if r := invoke(t, "events", "list", "-c", path, "--destination", name); r.stdout != want || r.code != 0 {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -63,7 +64,8 @@ tried yet, nor those that have received it: there the routes of the file count. 
 that meet the condition; an event for which the condition fails does not.
 
 States: waiting (a destination has yet to receive it), dead (a delivery was given
-up; with --state dead others may still wait), discarded (by a person), done.`,
+up; with --state dead others may still wait), discarded (by a person), done.
+--state finds the discarded ones among the done.`,
 		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json\n  notifyd events list --destination partner --state waiting\n  notifyd events list --since 1d --where 'payload.order == 42'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.State, filter.NewerThan, filter.Since = ops.State(state), since.Age, since.At
@@ -88,13 +90,15 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 				}
 			}
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
+				nothing := "no events match"
 				if filter.Destination != "" && f.DB.Given == "" {
-					c, _, err := f.DB.Optional(cmd.Context(), a, config.LoadRoutes)
+					c, path, err := f.DB.Optional(cmd.Context(), a, config.LoadRoutes)
 					if err != nil {
 						return err
 					}
 					if c != nil {
 						filter.Routes = c.RouteOf
+						nothing += otherName(c, path, filter.Destination)
 					}
 				}
 				page, err := s.Events(cmd.Context(), filter, limit)
@@ -102,7 +106,7 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 					return err
 				}
 				p := printer{command.NewPrinter(cmd, f.JSON())}
-				return p.events(&page, limit)
+				return p.events(&page, limit, nothing)
 			})
 		},
 	}
@@ -118,6 +122,15 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 	cmd.Flags().StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
+}
+
+// otherName says that a destination is not configured, which is why nothing may match: rows of a removed destination would.
+func otherName(c *config.Config, path, destination string) string {
+	all := command.NamesOf(c)
+	if slices.Contains(all, destination) {
+		return ""
+	}
+	return fmt.Sprintf("; %s has no destination %q: it has %s", path, destination, strings.Join(all, ", "))
 }
 
 func newEventsShowCmd(a *command.App) *cobra.Command {

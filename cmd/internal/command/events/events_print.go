@@ -17,7 +17,7 @@ import (
 )
 
 // events prints a page of a list.
-func (p printer) events(page *ops.EventPage, limit int) error {
+func (p printer) events(page *ops.EventPage, limit int, nothing string) error {
 	if p.JSON {
 		return p.Encode(struct {
 			Events   []ops.Event `json:"events"`
@@ -34,7 +34,7 @@ func (p printer) events(page *ops.EventPage, limit int) error {
 		if err := p.Table(rows); err != nil {
 			return err
 		}
-	} else if _, err := fmt.Fprintln(p.Out, "no events match"); err != nil {
+	} else if _, err := fmt.Fprintln(p.Out, nothing); err != nil {
 		return err
 	}
 	var err error
