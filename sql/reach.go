@@ -59,8 +59,8 @@ func (r *readers) head() (head int64) {
 	return head
 }
 
-// of returns the names that have a position. If there are none, also for a type without a route, it returns only "": the
-// unrouted scanner, or the beginning of the stream. A destination that has never read the stream begins at its end, and misses
+// of returns the names that have a position. If no name has one, or a type has no route, it returns only "", which stands for
+// the unrouted scanner or the beginning of the stream. A destination that has never read the stream begins at its end, and misses
 // no event that others received.
 func (r *readers) of(names []string) (known []string) {
 	for _, name := range names {

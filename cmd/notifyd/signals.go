@@ -71,9 +71,11 @@ func catchHangups() chan os.Signal {
 // is true, else it requests a reload.
 func watchSignals(ctx context.Context, log *slog.Logger, hangups chan os.Signal, hungUp func() bool, reloads chan<- struct{}) (until context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
+
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	done, ended := make(chan struct{}), make(chan struct{})
+
 	go func() {
 		defer close(ended)
 		var stops stopping
@@ -95,6 +97,7 @@ func watchSignals(ctx context.Context, log *slog.Logger, hangups chan os.Signal,
 			case <-done:
 				return
 			}
+
 			switch first, again := stops.another(time.Now()); {
 			case again:
 				log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
@@ -105,6 +108,7 @@ func watchSignals(ctx context.Context, log *slog.Logger, hangups chan os.Signal,
 			}
 		}
 	}()
+
 	return ctx, func() {
 		signal.Stop(signals)
 		signal.Stop(hangups)

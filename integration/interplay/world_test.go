@@ -113,7 +113,7 @@ func play(t *testing.T, p *plan) error {
 	t.Cleanup(w.killAll)
 	err = w.run()
 	if crash := w.crash(); err != nil && crash != "" {
-		t.Skipf("libfaketime has ended a process of PostgreSQL: %s", crash)
+		err = fmt.Errorf("libfaketime has ended a process of PostgreSQL: %s: %w", crash, err)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w\ntables:\n%s\nlog:\n%s", err, w.dump(), w.log)

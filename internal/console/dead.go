@@ -54,10 +54,12 @@ type letterRow struct {
 // dead shows the dead letters that match a filter: as groups of the same error, and each.
 func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
 	q, client := r.URL.Query(), o.tables.Load().client
+
 	f, err := filterOf(q)
 	if err != nil {
 		return err
 	}
+
 	f.Events = nil
 	var after ops.DeliveryRef
 	if q.Has("after") {
@@ -66,6 +68,7 @@ func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
 			return err
 		}
 	}
+
 	b := deadBody{DeadLetterFilter: f, Count: -1, Destinations: o.deadDestinations(r.Context(), f.Destination)}
 	if q.Has("after") {
 		b.First = o.base + "dead?" + queryOf(f).Encode()
@@ -77,6 +80,7 @@ func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
 		b.More = len(groups) > groupsShown
 		b.Groups = o.groupRows(groups[:min(len(groups), groupsShown)])
 	}
+
 	list, err := client.DeadLetters(r.Context(), f, after, lettersShown)
 	if err != nil {
 		return err
@@ -84,14 +88,17 @@ func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
 	for _, l := range list.Letters {
 		b.Letters = append(b.Letters, letterRow{l, letterValue(l.DeliveryRef)})
 	}
+
 	if counted, err := client.ReplayDeadLetters(r.Context(), allOf(f), ops.BulkAction{DryRun: true}); err == nil {
 		b.Count = counted.Matched // the page works without it, as with millions of letters
 	}
+
 	if list.Next != nil {
 		next := queryOf(f)
 		next.Set("after", letterValue(*list.Next))
 		b.Next = o.base + "dead?" + next.Encode()
 	}
+
 	p := o.newPage("Dead letters", "dead", v, b)
 	p.Done = doneText(q)
 	return o.render(w, http.StatusOK, "dead", p)

@@ -191,11 +191,13 @@ func (e *env) startProcess(ctx context.Context, schema string, o order) (p *proc
 	if len(e.Relay) == 0 {
 		return nil, errors.New("the command line of the relay is missing")
 	}
+
 	o.URL, o.Schema = e.url, schema
 	encoded, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
+
 	others := make(map[int]bool)
 	if e.DatabaseURL == "" {
 		before, err := e.relaySessions(ctx)
@@ -206,20 +208,24 @@ func (e *env) startProcess(ctx context.Context, schema string, o order) (p *proc
 			others[pid] = true
 		}
 	}
+
 	p = &process{cmd: exec.CommandContext(context.WithoutCancel(ctx), e.Relay[0], e.Relay[1:]...)}
 	p.cmd.Env = append(os.Environ(), EnvRelay+"="+string(encoded))
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
+
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
 	p.out = bufio.NewReader(stdout)
+
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the relay: %w", err)
 	}
+
 	// A relay that waits for the database would not notice the end of stdin.
 	interrupted := context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })
 	line, err := p.out.ReadString('\n')
@@ -227,15 +233,18 @@ func (e *env) startProcess(ctx context.Context, schema string, o order) (p *proc
 	if err == nil && line != readyWord+"\n" {
 		err = fmt.Errorf("it said %q", line)
 	}
+
 	if err == nil && e.DatabaseURL == "" {
 		p.sessions, err = e.relaySessions(ctx)
 		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return others[pid] })
 	}
+
 	if err != nil {
 		_ = p.cmd.Process.Kill() // a relay that ended early has written the reason to stderr
 		_ = p.cmd.Wait()
 		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), context.Cause(ctx))
 	}
+
 	return p, nil
 }
 

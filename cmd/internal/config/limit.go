@@ -24,7 +24,7 @@ func (d *decoder) decodeRate(n *node, target *delivery.Rate, path string) {
 	}
 }
 
-// Key returns the function that gives each key its own limit, nil if there is none.
+// Key returns the function that computes the key of a limit, or nil if one limit applies to all events.
 func (l *Lane) Key() delivery.RateKey {
 	if l.key == nil {
 		return nil

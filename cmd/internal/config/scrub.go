@@ -38,9 +38,8 @@ func scrub(message, own string, values []string) string {
 	return out.String() + redactor.Redact(message)
 }
 
-// secretsIn returns the secrets in the text of a setting: all of it, since nothing is known of it, and of a
-// connection string what a parser may quote by itself. The names of users, hosts and databases are none: they are
-// ordinary words.
+// secretsIn returns the secrets in the text of a setting: the whole text, and the parts of a connection string that an
+// error of a parser may quote. Names of users, hosts and databases are ordinary words and not secret.
 func secretsIn(text string) []string {
 	all := []string{text}
 	for _, m := range keywordPassword.FindAllStringSubmatch(text, -1) {
@@ -74,8 +73,8 @@ func secretsIn(text string) []string {
 	return append(append(all, secretsOfPlace(scheme, place)...), secretsOfQuery(query)...)
 }
 
-// secretsOfPlace returns the secrets behind the user info of a URL: what should be a port and is none, since a URL
-// without a host has its password there, and the segments of a path that are tokens.
+// secretsOfPlace returns the secrets after the user info of a URL: a port that is not a number, because a URL without a
+// host has its password there, and path segments that are tokens.
 func secretsOfPlace(scheme, place string) (all []string) {
 	hosts, _, _ := strings.Cut(place, "/")
 	for host := range strings.SplitSeq(hosts, ",") {

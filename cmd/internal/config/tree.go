@@ -199,7 +199,7 @@ func (t *tree) fillScalar(n *node, y *yaml.Node, path string) {
 	}
 }
 
-// prefix returns "path: ", or "" where there is no path.
+// prefix returns "path: ", or "" for an empty path.
 func prefix(path string) string {
 	if path == "" {
 		return ""

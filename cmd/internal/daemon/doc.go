@@ -2,9 +2,9 @@
 // reloads, and reports to the service manager. The notifyd command calls [Run].
 //
 // A supervisor has a member for each outbox; the only outbox of a file is a member without a name. A member runs a
-// generation: a relay with its handlers, its pool and its alerter, built from one reading of the file. When a
-// relay ends by itself, a member of many builds another one after a pause. The only outbox has no other: its end is
-// the end of the daemon.
+// generation: a relay with its handlers, its pool and its alerter, built from one reading of the file. If a relay ends
+// by itself and the file has several outboxes, its member builds another relay after a pause. If it is the relay of the
+// only outbox, the daemon ends.
 //
 // A reload has three steps. It reads the file, and builds and checks the next generation of every member that must
 // change, while the old relays go on: an error ends the reload, and nothing has changed. Then it stops the old

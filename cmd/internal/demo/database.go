@@ -83,11 +83,13 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+
 	if db.Guessed {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, guessWithin)
 		defer cancel()
 	}
+
 	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == noDatabase && db.Guessed {
 		db.URL += " dbname=postgres"
@@ -96,15 +98,18 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 		}
 		conn, err = pgx.ConnectConfig(ctx, cfg.ConnConfig)
 	}
+
 	if err != nil {
 		return nil, "", err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
+
 	var name, role, version string
 	var number int
 	var standby, creates bool
 	err = conn.QueryRow(ctx, `SELECT current_database()::text, current_user::text, current_setting('server_version'), current_setting('server_version_num')::int,
 		pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE')`).Scan(&name, &role, &version, &number, &standby, &creates)
+
 	switch {
 	case err != nil:
 		return nil, "", err
@@ -116,6 +121,7 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 		return nil, "", fmt.Errorf("%s may not create a schema in the database %s (GRANT CREATE ON DATABASE %s TO %s)",
 			role, name, pgx.Identifier{name}.Sanitize(), pgx.Identifier{role}.Sanitize())
 	}
+
 	at := cfg.ConnConfig.Host
 	if !strings.HasPrefix(at, "/") { // a directory of sockets
 		at = fmt.Sprintf("%s:%d", at, cfg.ConnConfig.Port)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -78,8 +79,8 @@ func TestLong(t *testing.T) { //nolint:tparallel // the end of the case is waite
 		defer func() { skipped = t.Skipped() }()
 		Long(t)
 	})
-	if skipped != testing.Short() {
-		t.Errorf("skipped %t, in a short run %t", skipped, testing.Short())
+	if want := testing.Short() && os.Getenv(EnvRequire) != "all"; skipped != want {
+		t.Errorf("skipped %t, want %t", skipped, want)
 	}
 }
 

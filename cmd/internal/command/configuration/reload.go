@@ -104,22 +104,27 @@ func (r *reloading) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	whole, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		if r.conn != nil {
 			store.Close(ctx, r.conn)
 		}
 	}()
+
 	all, err := r.look(ctx, c)
 	if err != nil {
 		return err
 	}
+
 	if err := r.askForHistory(ctx, c); err != nil {
 		return err
 	}
+
 	var own []store.RelaySession
 	for _, s := range all {
 		switch p := s.Program; {
@@ -133,11 +138,13 @@ func (r *reloading) run(ctx context.Context) error {
 			own = append(own, s)
 		}
 	}
+
 	if len(own) == 0 {
 		err = fmt.Errorf("no relay on this host (%s) runs with %s", store.ThisHost(), whole)
 	} else {
 		err = r.ask(ctx, own)
 	}
+
 	if r.printer.JSON {
 		return errors.Join(err, r.printer.Encode(append([]ReloadResult{}, r.results...)))
 	}

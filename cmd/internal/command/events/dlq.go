@@ -76,6 +76,7 @@ func newDLQListCmd(a *command.App) *cobra.Command {
 	var group bool
 	var after string
 	var limit int
+
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, or groups of them",
@@ -90,10 +91,12 @@ about the time at which a letter died.`,
 			if err != nil {
 				return err
 			}
+
 			from, err := parseAfter(after)
 			if err != nil {
 				return err
 			}
+
 			return f.With(cmd.Context(), a, f.forget, func(s *ops.Client) error {
 				p := printer{command.NewPrinter(cmd, f.JSON())}
 				if group {
@@ -103,6 +106,7 @@ about the time at which a letter died.`,
 					}
 					return p.groups(groups)
 				}
+
 				page, err := s.DeadLetters(cmd.Context(), chosen, from, limit)
 				if err != nil {
 					return err
@@ -111,12 +115,14 @@ about the time at which a letter died.`,
 			})
 		},
 	}
+
 	f.Register(cmd)
 	filter.register(cmd, true)
 	cmd.Flags().BoolVar(&group, "group", false, "show groups")
 	command.AddLimit(cmd, &limit, shownRows)
 	command.AddAfter(cmd, &after)
 	cmd.MarkFlagsMutuallyExclusive("group", "after")
+
 	return cmd
 }
 

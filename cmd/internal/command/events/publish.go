@@ -90,13 +90,16 @@ nothing is written, no id is printed, and standard error names the event that ha
 
 func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox.Event, error) {
 	e := outbox.Event{Type: eventType, ContentType: f.kind, IdempotencyKey: f.key, IgnoreDuplicate: f.ignore}
+
 	text, err := command.ReadPayload(payload, stdin)
 	if err != nil {
 		return e, err
 	}
+
 	if eventType == "" {
 		return e, command.UsageErrorf("TYPE is empty: name the event, such as order.created")
 	}
+
 	switch isJSON := (&delivery.Event{ContentType: f.kind}).IsJSON(); {
 	case !isJSON:
 		e.Payload = text
@@ -105,15 +108,18 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 	default:
 		e.Payload = json.RawMessage(text)
 	}
+
 	if f.ignore && f.key == "" {
 		return e, command.UsageErrorf("--ignore-duplicate needs --idempotency-key: nothing is a duplicate without one")
 	}
+
 	if f.aggregate != "" {
 		var ok bool
 		if e.AggregateType, e.AggregateID, ok = strings.Cut(f.aggregate, "/"); !ok {
 			return e, command.UsageErrorf("--aggregate %q is not TYPE/ID", f.aggregate)
 		}
 	}
+
 	for _, header := range f.headers {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok {
@@ -124,9 +130,11 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 		}
 		e.Headers[name] = value
 	}
+
 	if f.delay > 0 {
 		e.AvailableAt = time.Now().Add(time.Duration(f.delay))
 	}
+
 	if _, _, err := outbox.Statement(outbox.DefaultSchema, e); err != nil {
 		return e, command.UsageErrorf("%s", strings.TrimPrefix(err.Error(), "event 0: ")) // there is but one
 	}

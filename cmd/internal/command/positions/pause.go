@@ -128,17 +128,21 @@ func (f *pauseFlags) each(cmd *cobra.Command, a *command.App, names []string, do
 	ctx := cmd.Context()
 	f.progress = command.StartProgress(cmd, command.Connecting)
 	defer f.progress.Stop()
+
 	conn, err := f.db.ConnectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
+
 	client, err := ops.New(conn, ops.Config{Schema: f.db.Schema})
 	if err != nil {
 		return err
 	}
+
 	f.action.Actor = command.First(f.action.Actor, command.CurrentActor())
 	p := command.NewPrinter(cmd, f.form.Value == "json")
+
 	all := []*PauseResult{}
 	var late error
 	for _, name := range names {
@@ -146,6 +150,7 @@ func (f *pauseFlags) each(cmd *cobra.Command, a *command.App, names []string, do
 		if err != nil {
 			return command.Mistaken(err)
 		}
+
 		r := &PauseResult{Destination: name, State: state, Unconfirmed: []string{}}
 		all = append(all, r)
 		if state != stateNotPaused {
@@ -157,6 +162,7 @@ func (f *pauseFlags) each(cmd *cobra.Command, a *command.App, names []string, do
 				continue
 			}
 		}
+
 		if p.JSON {
 			continue
 		}
@@ -164,6 +170,7 @@ func (f *pauseFlags) each(cmd *cobra.Command, a *command.App, names []string, do
 			return err
 		}
 	}
+
 	if p.JSON {
 		return errors.Join(late, p.Encode(all))
 	}

