@@ -59,7 +59,7 @@ setup-all: ## install what all tests need, where it is missing
 
 # One package gets PostgreSQL; what else it needs, "make setup" installs. With -short, testenv.Long skips.
 .PHONY: test
-test: $(GOTESTSUM) ## test each promise and command, in ten minutes (PKG=./sql: one package)
+test: $(GOTESTSUM) ## test each promise and command (PKG=./sql: one package)
 	./scripts/setup $(if $(filter ./...,$(PKG)),,base)
 	./scripts/test -short -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
 	$(if $(filter ./...,$(PKG)),$(MAKE) test-outside RACE=)
