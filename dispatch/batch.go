@@ -32,6 +32,8 @@ type Delivery struct {
 	// Expires is when the event is too old to be delivered, by this relay's clock; zero for never. See
 	// Destination.Expires. Lanes without ExpiresAfter ignore it.
 	Expires time.Time
+	// RateKey is the result of QueueLane.RateKey, if the engine has called it; otherwise Admit does.
+	RateKey *string
 	// Waited means that the delivery was stored to wait for its turn, for example because of a rate limit.
 	Waited bool
 }

@@ -39,7 +39,7 @@ func TestSlowFilter(t *testing.T) {
 			if passes, err := r.find(e.Type).filters[0](&delivery.Candidate{Event: e}); !passes || err != nil {
 				t.Fatal(passes, err)
 			}
-			l.rateKey(e)
+			l.RateKey(e)
 		}
 
 		ask()

@@ -442,7 +442,7 @@ func (l *lane) Admit(all []Delivery, within time.Duration) (waits []time.Duratio
 		if isBounded && len(wants) > 0 && time.Since(began) > within {
 			break
 		}
-		wants = append(wants, limit.Want{Key: l.rateKey(all[at].Event), Waited: all[at].Waited})
+		wants = append(wants, limit.Want{Key: l.rateKeyOf(&all[at]), Waited: all[at].Waited})
 	}
 
 	late := places[len(wants):]
@@ -512,8 +512,16 @@ func (l *lane) begins(all []Delivery) []int {
 	return places
 }
 
-// rateKey returns the key of an event in its stored form.
-func (l *lane) rateKey(e *delivery.Event) string {
+// rateKeyOf returns the key of a delivery.
+func (l *lane) rateKeyOf(d *Delivery) string {
+	if d.RateKey != nil {
+		return *d.RateKey
+	}
+	return l.RateKey(d.Event)
+}
+
+// RateKey returns the key of an event in its stored form.
+func (l *lane) RateKey(e *delivery.Event) string {
 	if l.dest.RateKey == nil {
 		return ""
 	}

@@ -31,6 +31,9 @@ type QueueLane interface {
 	// calls Admit in the order of delivery, and only for a destination with a limit. Admit may query the database.
 	// Deliveries whose keys would take longer than within get NotEvaluated; 0 means no bound.
 	Admit(all []Delivery, within time.Duration) (waits []time.Duration)
+	// RateKey returns the stored form of an event's key for the rate limit. It is empty if the destination has no keys, or if its
+	// function fails.
+	RateKey(e *delivery.Event) string
 	// Deliver hands over a batch within the reserved capacity. unblock is nil here.
 	Deliver(p *Batch, unblock []Key)
 	// TakeBack returns the deliveries of a batch that no worker has begun.

@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +59,60 @@ func TestSlowEvaluation(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLargeEventsAreEvaluatedOutsideClaims: the filter and the rate key of a large event are evaluated while no transaction of the
+// relay has the event locked, and each event is delivered once, or filtered out.
+func TestLargeEventsAreEvaluatedOutsideClaims(t *testing.T) {
+	t.Parallel()
+	const events = 20
+	e, h, plain := newEnv(t), newRecorder(t), newRecorder(t)
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', to_json(repeat('x', 100000)) FROM generate_series(1, $1)`, events)
+
+	var filtered, keyed atomic.Int32
+	unlocked := func(c *delivery.Candidate) {
+		if _, err := e.pool.Exec(e.ctx, `SELECT FROM outbox_events WHERE id = $1 FOR UPDATE NOWAIT`, c.ID); err != nil {
+			t.Errorf("event %d during its evaluation: %v", c.ID, err)
+		}
+	}
+
+	r := e.relay(func(r *notifyd.Relay) {
+		judged := notifyd.Destination{
+			Name: "judged", Handler: h,
+			Lane: delivery.Lane{RateLimit: delivery.Rate{Events: 100_000, Per: time.Second}},
+			Filter: func(c *delivery.Candidate) (bool, error) {
+				filtered.Add(1)
+				unlocked(c)
+				return c.ID%2 == 0, nil
+			},
+			RateKey: func(c *delivery.Candidate) (string, error) {
+				keyed.Add(1)
+				unlocked(c)
+				return fmt.Sprint(c.ID % 10), nil
+			},
+		}
+		err := errors.Join(r.Add(judged), r.Add(notifyd.Destination{Name: "plain", Handler: plain}), r.Route("*", "judged", "plain"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}, notifyd.Config{Connections: 1})
+	e.untilDone()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	for id := range int64(events) {
+		want := 1 - int(id+1)%2
+		if n := h.times(id + 1); n != want {
+			t.Errorf("event %d was delivered %d times, want %d", id+1, n, want)
+		}
+		if n := plain.times(id + 1); n != 1 {
+			t.Errorf("the destination without a filter got event %d %d times", id+1, n)
+		}
+	}
+	if f, k := filtered.Load(), keyed.Load(); f != events || k != events/2 {
+		t.Errorf("%d evaluations of the filter and %d of the key, want %d and %d", f, k, events, events/2)
 	}
 }
 

@@ -29,6 +29,8 @@ type claimer struct {
 	query   *Query                        // the query that the scheduler waits for; nil for none
 	held    *claim                        // the claim that is handed out and not settled; nil for none
 
+	unjudged []unjudged // returned by the last claim
+
 	claims, answers string       // names in reports
 	pauses          store.Pauses // after refused settlements; they grow until one is accepted at once
 }
@@ -190,6 +192,8 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	if err != nil {
 		return
 	}
+	c.e.judge.evaluateAll(ctx, c.unjudged)
+	c.unjudged = nil
 
 	for i := range s.Put {
 		if e := &s.Put[i]; e.State == deliveries.Retry || e.ReportTo != "" {
@@ -209,7 +213,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 // handOut distributes the claimed work to the lanes.
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, leases: c.e.leases, ready: make(chan struct{}, 1), lateAnswers: make(chan struct{}, 1)}
-	c.held = held
+	c.held, c.unjudged = held, nil
 
 	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
@@ -244,10 +248,6 @@ func (c *claimer) handOut(work []Work) *claim {
 	return held
 }
 
-// evaluateFor is how long a claim evaluates filters, and then rate keys, before it leaves further events to the next claim: its
-// transaction is open meanwhile. A claim evaluates at least one event.
-const evaluateFor = 100 * time.Millisecond
-
 // plan routes a work, and adds it to the shares of its lanes that have capacity. An event that a filter drops is settled
 // for that lane, as if delivered. If another lane has no capacity for such an event, the event becomes a row, so no
 // sweep calls the filter again.
@@ -280,19 +280,15 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 
 	candidate := delivery.Candidate{Event: &w.Event}
 	for _, l := range lanes {
-		refused := w.Refused
-		if f := c.e.d.FilterOf(l.Destination().Name, w.Event.Type); f != nil && refused == nil {
-			if held.evaluated > evaluateFor {
-				held.returnWork(i, l, passed)
-				continue
-			}
-			var passes bool
-			began := time.Now()
-			passes, refused = f(&candidate)
-			held.evaluated += time.Since(began)
-			if !passes {
-				continue
-			}
+		result, isKnown := c.e.judge.decide(held, w, l, &candidate)
+		switch {
+		case !isKnown:
+			c.unjudged = append(c.unjudged, unjudged{event: &w.Event, lane: l})
+			held.returnWork(i, l, passed)
+			continue
+		case result.drops:
+			c.e.judge.used(&w.Event, l)
+			continue
 		}
 
 		p := c.share(held, l, i)
@@ -302,6 +298,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 			continue
 		}
 		p.reserved--
+		c.e.judge.used(&w.Event, l)
 
 		e := &w.Event
 		if len(lanes) > 1 {
@@ -316,7 +313,8 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 			Event:    e,
 			Failures: w.Failures,
 			Delayed:  !w.Fresh && w.Destination == "",
-			Refused:  refused,
+			Refused:  result.refused,
+			RateKey:  result.rateKey,
 			Expires:  w.expires(l),
 			Waited:   !w.Fresh,
 			Row:      e.Replay > 0,
@@ -342,6 +340,7 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 			n++
 			continue
 		case wait == dispatch.NotEvaluated:
+			c.unjudged = append(c.unjudged, unjudged{event: &w.Event, lane: p.lane})
 			held.returnWork(work, p.lane, passed)
 		case p.lane.Destination().RateKey != nil:
 			r := held.unfinishedOf(work)

@@ -16,6 +16,7 @@
 //	counters.go   counts queries
 //	idle.go       holds waiting claimers
 //	claimer.go    claims, hands out, waits, settles
+//	judge.go      evaluates filters and rate keys outside of claims, where they may take long
 //	claim.go      tracks one claim: its shares in the lanes, its settlement
 //	withheld.go   keeps the outcomes of rows whose settlement is refused
 //	settling.go   excludes rows whose settlement is being written from other claims

@@ -55,6 +55,7 @@ type Engine struct {
 	claiming atomic.Int32 // open claims
 	settling settling     // by claimer
 	withheld withheldRows
+	judge    judge
 
 	companions []int32 // the claiming sessions at the last round of housekeeping; nil before the first
 	rerouted   int     // events with a new route that are not logged yet
@@ -80,6 +81,7 @@ func New(o Options) *Engine {
 	e.relay = wake.New(wake.Options{Poll: o.Limits.PollInterval, Trigger: o.Trigger, Report: func(err error) { e.report("notify", err) }})
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
 
+	e.judge.d = o.Dispatcher
 	e.withheld.log = o.Log
 	e.withheld.report = e.report
 	e.withheld.rows = make(map[deliveries.Ref]*withheldRow)
