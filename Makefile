@@ -28,6 +28,7 @@ GOTESTSUM_VERSION := v1.13.0
 CACHE := $(CURDIR)/.cache
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 ACTIONLINT := $(CACHE)/bin/actionlint-$(ACTIONLINT_VERSION)
+ENT := integration/writers/go/ent/client.go
 export GOTESTSUM := $(CACHE)/bin/gotestsum-$(GOTESTSUM_VERSION)
 
 .DEFAULT_GOAL := help
@@ -80,7 +81,7 @@ test-outside: $(GOTESTSUM)
 test-all: test-race test-rest ## run all tests, as CI does
 
 .PHONY: test-rest
-test-rest: setup-all $(GOTESTSUM) ## run the tests that "make test-race" leaves out: browser, clouds, languages, deployment, bench
+test-rest: setup-all $(GOTESTSUM) $(ENT) ## run the tests that "make test-race" leaves out: browser, clouds, languages, deployment, bench
 	./scripts/test-rest $(RACE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS)
 	cd integration/writers/go && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...
@@ -91,6 +92,10 @@ test-rest: setup-all $(GOTESTSUM) ## run the tests that "make test-race" leaves 
 $(GOTESTSUM):
 	GOBIN=$(CACHE)/bin $(GO) install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 	mv $(CACHE)/bin/gotestsum $@
+
+# The client of ent is generated, and not part of the repository.
+$(ENT): integration/writers/go/schema/order.go
+	cd integration/writers/go && $(GO) generate .
 
 .PHONY: chaos
 chaos: setup ## let everything fail under load, and print what came of it
@@ -114,7 +119,7 @@ lint-mod:
 	$(GO) mod tidy -diff
 
 .PHONY: lint-code
-lint-code: $(GOLANGCI)
+lint-code: $(GOLANGCI) $(ENT)
 	$(GOLANGCI) run --timeout 10m
 	cd handlers/watermill && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 	cd scripts/pubsub && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
@@ -125,7 +130,7 @@ lint-code: $(GOLANGCI)
 
 # golangci-lint runs vet too; this target is for a commit, where it answers in seconds.
 .PHONY: lint-vet
-lint-vet:
+lint-vet: $(ENT)
 	$(GO) vet -tags testall ./...
 	cd handlers/watermill && $(GO) vet ./...
 	cd scripts/pubsub && $(GO) vet ./...

@@ -19,8 +19,11 @@ import (
 func TestGo(t *testing.T) {
 	t.Parallel()
 	p := program{dir: "go", command: []string{filepath.Join(t.TempDir(), "orders")}}
-	if out, err := p.start(t, nil, testenv.Program(t, "go"), "build", "-o", p.command[0], "."); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	compiler := testenv.Program(t, "go")
+	for _, command := range [][]string{{compiler, "generate", "."}, {compiler, "build", "-o", p.command[0], "."}} {
+		if out, err := p.start(t, nil, command...); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	p.run(t, "gorm", "bun", "sqlc", "ent")
 }
