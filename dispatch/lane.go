@@ -92,7 +92,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	}
 
 	l.workers = workers{lane: l, epoch: time.Now()}
-	l.health = health.New(health.Config{Backoff: cfg.Backoff, LongestPause: cfg.LongestPause})
+	l.health = health.New(&l.dest.Lane)
 
 	if k, ok := delivery.As[delivery.PositionStore](h); ok && k.StoresPosition() {
 		l.dest.Position = k
@@ -1150,7 +1150,7 @@ func (l *lane) classify(j *job, c *health.Call, r *result) outcome {
 		return out
 	}
 
-	out.delay = max(r.delay, backoff.Wait(l.dest.Backoff, failures))
+	out.delay = max(r.delay, backoff.Wait(&l.dest.Lane, failures))
 	l.repeats.log(l.log, log, slog.LevelWarn, "delivery failed", r, "class", delivery.ClassEvent, "retry_in", out.delay)
 
 	return out
@@ -1219,7 +1219,7 @@ func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (o
 		out.verdict = VerdictFailed
 		return out, f.Proven
 	case err.unclear && f.Suspected:
-		out.delay = max(f.Delay, backoff.Wait(l.dest.Backoff, failures))
+		out.delay = max(f.Delay, backoff.Wait(&l.dest.Lane, failures))
 	case err.unclear:
 		err = err.inRow(f.Row)
 		out.err = err

@@ -14,10 +14,18 @@ import (
 // Longest bounds a wait before jitter: a wait doubled by jitter must fit into a Duration.
 const Longest = 100 * 365 * 24 * time.Hour
 
-// Wait returns the wait with jitter after the given number of failures, 0 or more. The wait is at most twice b.Max
-// and at most twice Longest. Wait keeps no state: the number of failures is stored with the delivery.
-func Wait(b delivery.Backoff, failures int) time.Duration {
-	return Spread(min(base(b, failures), Longest), 1)
+// spreadOfRetry is the share by which a pause of [delivery.Lane].Retry varies.
+const spreadOfRetry = 0.1
+
+// Wait returns the wait with jitter after the given number of failures, 0 or more: by the lane's Retry, or else by its Backoff. The
+// wait is at most twice Backoff.Max, and at most twice Longest. Wait keeps no state: the number of failures is stored with the
+// delivery.
+func Wait(l *delivery.Lane, failures int) time.Duration {
+	if n := len(l.Retry); n > 0 {
+		pause := l.Retry[min(max(failures, 1), n)-1]
+		return Spread(min(pause, Longest), spreadOfRetry)
+	}
+	return Spread(min(base(l.Backoff, failures), Longest), 1)
 }
 
 // Spread returns a random duration that differs from d by at most the given share, from 0 to 1.

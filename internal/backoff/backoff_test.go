@@ -31,8 +31,26 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 		if most < wait { // beyond what a duration can say
 			most = math.MaxInt64
 		}
-		if got := Wait(b, failures); got < 0 || got > most {
+		if got := Wait(&delivery.Lane{Backoff: b}, failures); got < 0 || got > most {
 			t.Fatalf("waits %v after %d failures, base %v", got, failures, wait)
+		}
+	})
+}
+
+// TestScheduleIsFollowed: each failure has its pause, give or take a tenth, and the last pause repeats.
+func TestScheduleIsFollowed(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		pauses := rapid.SliceOfN(rapid.Int64Range(int64(time.Millisecond), math.MaxInt64), 1, 5).Draw(t, "pauses")
+		l := delivery.Lane{Backoff: laneconf.Backoff(delivery.Backoff{})}
+		for _, pause := range pauses {
+			l.Retry = append(l.Retry, time.Duration(pause))
+		}
+
+		failures := rapid.IntRange(0, 10).Draw(t, "failures")
+		want := min(l.Retry[min(max(failures, 1), len(pauses))-1], Longest)
+		if got := Wait(&l, failures); got < want-want/10-1 || got > want+want/10+1 {
+			t.Fatalf("waits %v after %d failures, by %v", got, failures, l.Retry)
 		}
 	})
 }

@@ -147,7 +147,7 @@ func set(v reflect.Value, text string) {
 
 // Check returns an error for each field of a struct that breaks the bounds or the enum of its tag, joined. The path of
 // each error is the field's key in the file. A zero passes: it stands for the default, or for the meaning that the tag
-// zero names.
+// zero names. Each element of a list is checked, also a zero.
 func Check(s any) error {
 	var errs []error
 	for f, v := range reflect.Indirect(reflect.ValueOf(s)).Fields() {
@@ -155,11 +155,25 @@ func Check(s any) error {
 		if name == "" || name == "-" || v.IsZero() {
 			continue
 		}
-		if err := RuleOf(f.Tag).check(v); err != nil {
+		r := RuleOf(f.Tag)
+		if err := r.check(v); err != nil {
 			errs = append(errs, &handlers.FieldError{Path: name, Err: err})
+		}
+		if v.Kind() == reflect.Slice {
+			errs = append(errs, r.checkAll(name, v)...)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkAll returns an error for each element of a list that breaks the rule.
+func (r Rule) checkAll(name string, list reflect.Value) (errs []error) {
+	for i, v := range list.Seq2() {
+		if err := r.check(v); err != nil {
+			errs = append(errs, &handlers.FieldError{Path: fmt.Sprint(name, ".", i), Err: err})
+		}
+	}
+	return errs
 }
 
 // check returns an error if the value breaks the rule.

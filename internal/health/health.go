@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// LongestPause is the default of Config.LongestPause.
+// LongestPause is the default of [delivery.Lane].LongestPause.
 const LongestPause = 30 * time.Second
 
 const (
@@ -23,18 +23,10 @@ const (
 // worthwhilePart is the divisor of a lane's capacity that makes a claim worthwhile.
 const worthwhilePart = 8
 
-// Config has the settings that a destination's health depends on.
-type Config struct {
-	// Backoff is the wait of an event that the destination throttles alone.
-	Backoff delivery.Backoff
-	// LongestPause bounds the pause before a probe, at least 1 ms.
-	LongestPause time.Duration
-}
-
 // Health tracks a destination that fails, throttles or recovers. Its owner's lock guards it. While Impaired returns
 // false, the owner may skip the answers of the destination: only Lost, Fault and Throttle change the state then.
 type Health struct {
-	cfg        Config
+	lane       *delivery.Lane
 	breaker    breaker
 	pacer      pacer
 	quarantine *quarantine // nil unless the destination recently failed over events or throttled them
@@ -126,8 +118,9 @@ type Snapshot struct {
 	AskedBy    int64
 }
 
-// New returns the health of an available destination.
-func New(cfg Config) Health { return Health{cfg: cfg} }
+// New returns the health of an available destination. The lane has its defaults: Retry, Backoff and LongestPause say how long events
+// and probes wait.
+func New(lane *delivery.Lane) Health { return Health{lane: lane} }
 
 // Impaired reports whether the destination fails, throttles or recovers, or did a moment ago.
 func (h *Health) Impaired() bool {
@@ -159,7 +152,7 @@ func (h *Health) Postponed(now time.Time, event int64) (delay time.Duration, why
 		return 0, nil, false
 	}
 
-	delay = max(h.breaker.until.Sub(now), min(firstPause, h.cfg.LongestPause))
+	delay = max(h.breaker.until.Sub(now), min(firstPause, h.lane.LongestPause))
 	h.quarantine.expect(now, event, delay)
 
 	return delay, one.err, true
@@ -398,7 +391,7 @@ func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) 
 		b = blameMaybe
 	}
 
-	q.kinds.fails(now, event, c.Type, c.Took, h.cfg.LongestPause, err)
+	q.kinds.fails(now, event, c.Type, c.Took, h.lane.LongestPause, err)
 	f = h.blames(now, event, c, err, b)
 	f.Counts = b == blameEvent
 
@@ -414,7 +407,7 @@ func (h *Health) takesOthers(now time.Time) bool {
 
 // pace returns the pace of the breaker after a fault.
 func (h *Health) pace(now time.Time, err error) pace {
-	p := paceAfter(err, h.cfg.LongestPause)
+	p := paceAfter(err, h.lane.LongestPause)
 	p.doubles = p.doubles || h.quarantine != nil && h.quarantine.isFickle(now)
 	return p
 }
@@ -432,7 +425,7 @@ func (h *Health) Late(now time.Time, event int64, c Call, err error) (down bool)
 	one.took = c.Took
 	q.counts(one)
 	q.expect(now, event, 0)
-	q.kinds.fails(now, event, c.Type, c.Took, h.cfg.LongestPause, err)
+	q.kinds.fails(now, event, c.Type, c.Took, h.lane.LongestPause, err)
 
 	return q.isOutage(now, c.Took)
 }
@@ -469,7 +462,7 @@ func (h *Health) blames(now time.Time, event int64, c Call, err error, b blame) 
 	if b <= blameMaybe {
 		// An event that hangs waits for the events that it held up. Refused credentials pause the breaker for longer
 		// than the event, and a reload replaces the breaker.
-		f.Delay = max(min(f.Pause, h.cfg.LongestPause), min(firstPause, h.cfg.LongestPause), c.Took)
+		f.Delay = max(min(f.Pause, h.lane.LongestPause), min(firstPause, h.lane.LongestPause), c.Took)
 		h.quarantine.expect(now, event, f.Delay)
 	}
 
@@ -503,7 +496,7 @@ func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, fi
 	known := h.quarantined(now)
 	if n := known.throttled(event); n > 0 {
 		t.Quarantined = true
-		t.Delay = max(min(after, longestThrottle), min(backoff.Wait(h.cfg.Backoff, n), longestGap))
+		t.Delay = max(min(after, longestThrottle), min(backoff.Wait(h.lane, n), longestGap))
 		known.expect(now, event, t.Delay)
 	} else {
 		t.Begins = h.pacer.slow(now, began, after, first)
@@ -517,7 +510,7 @@ func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, fi
 }
 
 // Forget resets the state to an available destination, except for the number of throttles.
-func (h *Health) Forget() { *h = Health{cfg: h.cfg, throttles: h.throttles} }
+func (h *Health) Forget() { *h = Health{lane: h.lane, throttles: h.throttles} }
 
 // Snapshot returns the state of the destination.
 func (h *Health) Snapshot(now time.Time) Snapshot {

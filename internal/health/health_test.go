@@ -10,7 +10,7 @@ import (
 )
 
 func testHealth() Health {
-	return New(Config{Backoff: laneconf.Backoff(delivery.Backoff{}), LongestPause: LongestPause})
+	return New(&delivery.Lane{Backoff: laneconf.Backoff(delivery.Backoff{}), LongestPause: LongestPause})
 }
 
 // heard records that the destination has answered event 1, in a lane of capacity 4.

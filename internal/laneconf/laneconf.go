@@ -44,6 +44,10 @@ func Validate(l delivery.Lane) error {
 		errs = append(errs, field.Errorf("rate_burst", "has no effect without rate_limit"))
 	}
 
+	if len(l.Retry) > 0 && l.Backoff != Backoff(delivery.Backoff{}) {
+		errs = append(errs, field.Errorf("backoff", "has no effect beside retry, which lists the pauses: leave one of them out"))
+	}
+
 	if l.Shards > 1 && l.Order == delivery.OrderTotal {
 		errs = append(errs, field.Errorf("shards", "must be 1 with order: total, which delivers one event after the "+
 			"other: leave shards out, or use order: aggregate"))

@@ -2,6 +2,7 @@ package laneconf_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ func TestLaneDefaults(t *testing.T) {
 		Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Order: delivery.OrderAuto, OnDead: delivery.OnDead{Then: delivery.OnDeadContinue},
 		StartFrom: laneconf.StartAuto, Shards: 1, LongestPause: 30 * time.Second, Backoff: laneconf.Backoff(delivery.Backoff{}),
 	}
-	if got := laneconf.WithDefaults(delivery.Lane{}); got != want {
+	if got := laneconf.WithDefaults(delivery.Lane{}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if err := laneconf.Validate(delivery.Lane{}); err != nil {
@@ -29,7 +30,7 @@ func TestLaneDefaults(t *testing.T) {
 		Shards: laneconf.MaxShards, RateLimit: delivery.Rate{Events: 1, Per: time.Second}, RateBurst: 4, ExpiresAfter: time.Millisecond, LongestPause: time.Minute,
 		Backoff: delivery.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1},
 	}
-	if got := laneconf.WithDefaults(set); got != set {
+	if got := laneconf.WithDefaults(set); !reflect.DeepEqual(got, set) {
 		t.Errorf("%+v, want %+v", got, set)
 	}
 	if err := laneconf.Validate(set); err != nil {
@@ -57,6 +58,8 @@ func TestLaneMistakes(t *testing.T) {
 		"longest_pause: 1µs is too small: the least is 1ms":    {LongestPause: time.Microsecond},
 		"backoff.initial: -1s is too small: the least is 1ms":  {Backoff: delivery.Backoff{Initial: -time.Second, Max: time.Second}},
 		"backoff.max: 1s is shorter than backoff.initial (2s)": {Backoff: delivery.Backoff{Initial: 2 * time.Second, Max: time.Second}},
+		"backoff: has no effect beside retry":                  {Backoff: delivery.Backoff{Initial: 2 * time.Second}, Retry: []time.Duration{time.Second}},
+		"retry.1: 0s is too small: the least is 1ms":           {Retry: []time.Duration{time.Second, 0}},
 		"backoff.multiplier: 0.5 is too small: the least is 1": {Backoff: delivery.Backoff{Multiplier: 0.5}},
 	} {
 		err := laneconf.Validate(l)

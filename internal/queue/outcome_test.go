@@ -54,6 +54,32 @@ func TestRunRetriesWithinTheBackoff(t *testing.T) {
 	})
 }
 
+// TestRunRetriesByTheSchedule: each failure has its pause, give or take a tenth, and the last pause repeats.
+func TestRunRetriesByTheSchedule(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		cfg := testLane()
+		cfg.MaxAttempts, cfg.Retry = 10, []time.Duration{time.Second, 3 * time.Second, 10 * time.Second}
+		r.to(t, "a", c.handler(fails(5, errors.New("no"))), cfg, "x")
+		r.start()
+		db.write("x", 1)
+		eventually(t, "delivered", db.empty)
+
+		all := c.all()
+		if len(all) != 5 {
+			t.Fatalf("%d calls", len(all))
+		}
+		for i, pause := range append(cfg.Retry, 10*time.Second) {
+			wait := all[i+1].at.Sub(all[i].at)
+			if wait < pause-pause/10 || wait > pause+pause/10+10*time.Millisecond {
+				t.Errorf("attempt %d after %v, want %v", i+2, wait, pause)
+			}
+		}
+	})
+}
+
 func TestRunRetryAfterWinsOverTheBackoff(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
