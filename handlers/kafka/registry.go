@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
@@ -45,10 +46,10 @@ const (
 // registry looks up the ids of schemas. It is safe for concurrent use, and keeps no connection: it asks
 // once a minute at most for a schema that is in use.
 type registry struct {
-	cfg       SchemaRegistry
-	transport *http.Transport
-	secrets   *secrets
-	now       func() time.Time
+	cfg     SchemaRegistry
+	client  *sr.Client
+	secrets *secrets
+	now     func() time.Time
 
 	mu    sync.Mutex
 	known map[schemaRef]known
@@ -77,13 +78,39 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 		conf = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 
-	return &registry{
-		cfg:       *cfg,
-		secrets:   s,
-		now:       time.Now,
-		known:     make(map[schemaRef]known),
-		transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf, DisableKeepAlives: true},
-	}, nil
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf, DisableKeepAlives: true}
+	options := []sr.ClientOpt{
+		sr.URLs(cfg.URL),
+		sr.UserAgent("notifyd"),
+		sr.HTTPClient(&http.Client{Transport: bounded{transport}, CheckRedirect: stay}),
+	}
+	if !cfg.Password.IsZero() {
+		options = append(options, sr.BasicAuth(cfg.Username, cfg.Password.Reveal()))
+	}
+	client, err := sr.NewClient(options...)
+	if err != nil {
+		return nil, field.Under("schema_registry", err)
+	}
+
+	return &registry{cfg: *cfg, client: client, secrets: s, now: time.Now, known: make(map[schemaRef]known)}, nil
+}
+
+// stay follows no redirect, which would take the password along.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// bounded reads no more than maxAnswer of an answer.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := b.RoundTripper.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(res.Body, maxAnswer), res.Body}
+	return res, nil
 }
 
 // header returns the bytes before the payload of a record with that schema. The error is a registryError, or about the
@@ -130,26 +157,11 @@ func (r *registry) lookUp(ctx context.Context, ref schemaRef) ([]byte, error) {
 		return nil, err
 	}
 
-	header := binary.BigEndian.AppendUint32([]byte{0}, *answer.ID)
+	var indexes []int
 	if answer.SchemaType == protobuf {
-		header = appendIndexes(header, r.cfg.MessageIndexes)
+		indexes = r.cfg.MessageIndexes
 	}
-
-	return header, nil
-}
-
-// appendIndexes appends the path of a message in its Protobuf schema: the number of indexes and each
-// of them, as varints in zigzag. The path of the first message, by far the most frequent one, is a
-// single zero.
-func appendIndexes(to []byte, path []int) []byte {
-	if len(path) == 0 || len(path) == 1 && path[0] == 0 {
-		return append(to, 0)
-	}
-	to = binary.AppendVarint(to, int64(len(path)))
-	for _, i := range path {
-		to = binary.AppendVarint(to, int64(i))
-	}
-	return to
+	return new(sr.ConfluentHeader).AppendEncode(nil, int(*answer.ID), indexes)
 }
 
 // errNoRegistry is the failure of a server that answers as no registry does.
@@ -234,59 +246,33 @@ func (r *registry) get(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, askWithin, fmt.Errorf("no answer within %v", askWithin))
 	defer cancel()
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(r.cfg.URL, "/")+path, nil)
-	if err != nil {
-		return &registryError{err}
+	err := r.client.Do(ctx, http.MethodGet, path, nil, into)
+	if err == nil {
+		return nil
 	}
 
-	req.Header.Set("Accept", "application/vnd.schemaregistry.v1+json, application/json")
-	req.Header.Set("User-Agent", "notifyd")
-	if !r.cfg.Password.IsZero() {
-		req.SetBasicAuth(r.cfg.Username, r.cfg.Password.Reveal())
+	if said, ok := errors.AsType[*sr.ResponseError](err); ok {
+		message := oneline.Of(r.secrets.Redact(said.Message), maxMessage)
+		return &registryError{&refusal{status: said.StatusCode, code: said.ErrorCode, message: message}}
 	}
-
-	res, err := r.transport.RoundTrip(req) // a client would follow redirects, and take the password along
-	if err != nil {
-		return &registryError{inTime(ctx, err)}
-	}
-	defer res.Body.Close() //nolint:errcheck // it was read
-
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	switch {
-	case err != nil:
-		return &registryError{inTime(ctx, err)}
-	case res.StatusCode != http.StatusOK:
-		return r.refused(res.StatusCode, text)
-	}
-
-	if json.Unmarshal(text, into) != nil {
-		return &registryError{errNoRegistry}
-	}
-
-	return nil
+	return &registryError{failure(ctx, err)}
 }
 
-// refused returns the error of an answer that is not 200.
-func (r *registry) refused(status int, text []byte) error {
-	var said struct {
-		Code    int    `json:"error_code"`
-		Message string `json:"message"`
-	}
-	if json.Unmarshal(text, &said) != nil {
-		said.Code = 0 // of another kind of server
-	}
-	return &registryError{&refusal{status: status, code: said.Code, message: oneline.Of(r.secrets.Redact(said.Message), maxMessage)}}
-}
-
-// inTime returns the cause of a context that has ended, in place of the bare end, and nothing that holds a
-// password.
-func inTime(ctx context.Context, err error) error {
+// failure returns the reason of a request that got no answer, or one that is not of a registry. It leaves out the URL and passwords.
+func failure(ctx context.Context, err error) error {
+	_, isSyntax := errors.AsType[*json.SyntaxError](err)
+	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case isSyntax || isType:
+		return errNoRegistry
 	case strings.Contains(err.Error(), "proxy address"):
 		return errors.New("HTTP_PROXY or HTTPS_PROXY is not a URL")
-	default:
-		return err
 	}
+
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		return request.Err
+	}
+	return errors.Unwrap(err)
 }
