@@ -46,9 +46,16 @@ func TestDestinationPages(t *testing.T) {
 			if !strings.Contains(example, "type: "+name) {
 				t.Fatalf("the page begins with no configuration:\n%s", example)
 			}
-			r := commandIn(t, variablesOf(example), "check-config", "-c", file(t, example))
-			if r.code != 0 {
-				t.Errorf("exit code %d:\n%s\n%s", r.code, r.stderr, example)
+			for _, config := range complete(string(page)) {
+				path := file(t, config)
+				for _, named := range regexp.MustCompile(`\$\{file:([\w-]+)\}`).FindAllStringSubmatch(config, -1) {
+					if err := os.WriteFile(filepath.Join(filepath.Dir(path), named[1]), []byte("https://hooks.example.com/services/T0/B0/x\n"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
+					t.Errorf("exit code %d:\n%s\n%s", r.code, r.stderr, config)
+				}
 			}
 			previewed(t, example)
 			if name != "slack" { // which drops nothing, and shows no metadata here
@@ -56,6 +63,17 @@ func TestDestinationPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// complete returns the configurations of a page that are complete.
+func complete(page string) (all []string) {
+	for _, block := range strings.Split(page, "```yaml\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		if strings.HasPrefix(block, "version: ") {
+			all = append(all, block)
+		}
+	}
+	return all
 }
 
 // variablesOf gives a value to each variable that a configuration expands, in

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/cmd/internal/command"
-
 	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
@@ -44,25 +42,6 @@ func TestPostgresPage(t *testing.T) {
 	execute(t, inbox, blocks[2])
 	if n := query[int](t, inbox, `SELECT count(*) FROM received_events WHERE handled_at IS NOT NULL AND payload::text = '`+order+`'`); n != 1 {
 		t.Errorf("%d events are handled", n)
-	}
-}
-
-func TestPostgresMistakes(t *testing.T) {
-	t.Parallel()
-	const head = "version: 1\nroutes: [{match: \"*\", to: p}]\ndestinations:\n  p:\n    type: postgres\n"
-	const good = "    url: postgres://a:hush@h/x\n    source: shop\n"
-	for settings, want := range map[string]string{
-		"    source: shop\n":                              "destinations.p.url",
-		"    url: postgres://a:hush@h\n":                  "destinations.p.source: missing: name this outbox",
-		"    url: https://a:hush@h/x\n    source: shop\n": "is not a connection string",
-		good + "    timeout: 10s\n":                       "longer than request_timeout",
-		good + "    tabel: x\n":                           "tabel",
-		good + "    concurrency: 0\n":                     "concurrency",
-	} {
-		got := invoke(t, "check-config", "-c", file(t, head+settings))
-		if got.code != command.ExitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
-			t.Errorf("%s\nexit %d, want one about %s:\n%s%s", settings, got.code, want, got.stdout, got.stderr)
-		}
 	}
 }
 

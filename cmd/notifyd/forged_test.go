@@ -25,18 +25,7 @@ func TestForgedHeaders(t *testing.T) {
 		"notifyd-id", "notifyd-type", "notifyd-aggregate-type", "notifyd-aggregate-id", "notifyd-time", "notifyd-headers", "notifyd-attempt",
 		"notifyd_id", "notifyd_type", "content_type", "ce-id", "ce-type", "ce-subject", "ce_id", "ce_time", "cloudEvents_id", "cloudEvents:id", "content-type", "content-encoding",
 	}
-	more := map[string][]string{
-		"webhook": {
-			"Content-Length", "Transfer-Encoding", "Host", "Connection", "Keep-Alive", "TE", "Trailer", "Upgrade", "Expect", "Proxy-Authorization",
-			"Authorization", "Cookie", "webhook-id", "webhook-timestamp", "webhook-signature",
-			"webhook_id", "webhook_signature", "Webhook_Timestamp", "X-Forwarded-User", "X-Forwarded-For", "Forwarded", "X-HTTP-Method-Override", "Set-Cookie", "Range",
-			"User-Agent", "user_agent", "x_mine", "X-Real-IP",
-		},
-		"nats":     {"Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Rollup"},
-		"rabbitmq": {"CC", "BCC"},
-		"pubsub":   {"goog-id"},
-		"redis":    {"id", "type", "Time", "aggregate_id", "payload"},
-	}
+	cases := typeCases(t)
 	formatted := typesWith("format")
 	for _, format := range []string{"", "format: cloudevents_binary", "format: cloudevents_structured"} {
 		c := loadText(t, ofEveryType(t, func(kind string) string {
@@ -44,11 +33,11 @@ func TestForgedHeaders(t *testing.T) {
 			if slices.Contains(formatted, kind) {
 				settings = format
 			}
-			switch kind {
-			case "webhook":
-				return strings.TrimPrefix(settings+", event_headers: [x-mine]", ", ")
-			case "kinesis": // has no headers
-				return strings.Replace(settings, "binary", "structured", 1)
+			if slices.Contains(typesWith("event_headers"), kind) {
+				settings = strings.TrimPrefix(settings+", event_headers: [x-mine]", ", ")
+			}
+			if cases[kind].Headers == "none" {
+				settings = strings.Replace(settings, "binary", "structured", 1)
 			}
 			return settings
 		}))
@@ -61,8 +50,9 @@ func TestForgedHeaders(t *testing.T) {
 				t.Cleanup(func() { _ = closer.Close() })
 			}
 			headers := map[string]string{"x-mine": "mine"}
-			if d.Type != "log" && d.Type != "file" && d.Type != "postgres" { // the event's headers are an object of their own there
-				for _, name := range slices.Concat(names, more[d.Type]) {
+			place := cases[d.Type].Headers
+			if place != "apart" {
+				for _, name := range slices.Concat(names, cases[d.Type].Forged) {
 					headers[name], headers[strings.ToUpper(name)] = forged, forged
 				}
 			}
@@ -83,11 +73,11 @@ func TestForgedHeaders(t *testing.T) {
 			if strings.Contains(text, forged) {
 				t.Errorf("%s, %s: an event's header passes for another:\n%s", d.Name, format, text)
 			}
-			if carries := d.Type != "email" && d.Type != "slack" && d.Type != "kinesis"; carries && !strings.Contains(text, "mine") {
+			if place != "none" && !strings.Contains(text, "mine") {
 				t.Errorf("%s, %s: the event's own header is lost:\n%s", d.Name, format, text)
 			}
 			ours := regexp.MustCompile(`(?mi)^(?:header |field |attribute |resource: )?(?:notifyd-|ce[-_]|cloudevents_)?id: *4711$`).FindAllString(text, -1)
-			isHeader := format != "format: cloudevents_structured" && d.Type != "kinesis" && slices.Contains(formatted, d.Type)
+			isHeader := format != "format: cloudevents_structured" && place != "none" && slices.Contains(formatted, d.Type)
 			if isHeader && len(ours) != 1 {
 				t.Errorf("%s, %s: the id is there %d times:\n%s", d.Name, format, len(ours), text)
 			}

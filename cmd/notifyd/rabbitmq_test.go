@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/cmd/internal/command"
-
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/internal/lab/testenv"
@@ -53,29 +51,5 @@ func TestRabbitMQPage(t *testing.T) {
 	}
 	if got, ok, err := ch.Get("billing", true); err != nil || !ok || got.MessageId != "1" || got.RoutingKey != "order.placed" {
 		t.Errorf("the message: %t, %v, %+v", ok, err, got)
-	}
-}
-
-func TestRabbitMQMistakes(t *testing.T) {
-	t.Parallel()
-	const head = "version: 1\nroutes: [{match: \"*\", to: r}]\ndestinations:\n  r:\n    type: rabbitmq\n"
-	for settings, want := range map[string]string{
-		"    host: h\n": "destinations.r.exchange: missing",
-		"    url: amqp://u:hush@h?x=1\n    exchange: e\n":                                 "url",
-		"    exchange: e\n    timeout: 20s\n":                                             "longer than connect_timeout and confirm_timeout",
-		"    exchange: e\n    tls: {ca_file: nowhere.pem}\n":                              "tls.ca_file",
-		"    exchange: e\n    username: u\n":                                              "password",
-		"    exchange: e\n    username: u\n    password: hush\n    host: 'a b'\n":         "host",
-		"    exchange: e\n    declare: {queues: [{name: q, argments: {}}]}\n":             "argments",
-		"    exchange: e\n    declare: {queues: [{arguments: {x-queue-type: quorum}}]}\n": "name",
-		"    exchange: e\n    unroutable: lose\n":                                         "unroutable",
-		"    exchange: e\n    routing_key: '{{ .Event.Kind }}'\n":                         "routing_key",
-		"    exchange: e\n    exchnage: x\n":                                              "exchnage",
-		"    exchange: e\n    format: avro\n":                                             "format",
-	} {
-		got := invoke(t, "check-config", "-c", file(t, head+settings))
-		if got.code != command.ExitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
-			t.Errorf("%s\nexit %d, want one about %s:\n%s%s", settings, got.code, want, got.stdout, got.stderr)
-		}
 	}
 }

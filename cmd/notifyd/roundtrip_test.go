@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -85,9 +86,9 @@ func (r *roundTrip) goes(config string) (text string) {
 // TestEverySettingRoundTrips prints and reads every setting of every destination.
 func TestEverySettingRoundTrips(t *testing.T) {
 	t.Parallel()
-	var written map[string]map[string]any
-	if err := yaml.Load([]byte(everySetting), &written); err != nil {
-		t.Fatal(err)
+	written := make(map[string]map[string]any)
+	for _, c := range typeCases(t) {
+		maps.Copy(written, c.Every)
 	}
 	used := map[string]bool{}
 	for _, d := range written {
@@ -103,7 +104,11 @@ func TestEverySettingRoundTrips(t *testing.T) {
 		}
 	}
 	r := newRoundTrip(t)
-	r.goes(everyOther + "destinations:" + everySetting)
+	text, err := yaml.Dump(map[string]any{"destinations": written})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.goes(everyOther + string(text))
 }
 
 // TestDefaultsRoundTrip prints each type with what it must have and no more: what is shown
@@ -186,3 +191,14 @@ routes: [{match: "*", to: [slack, hook, other, mail]}]
 		t.Errorf("as input: %+v", got)
 	}
 }
+
+// everyOther are the settings that are no destination's.
+const everyOther = `version: 1
+database: {url: "postgres://app:${env:SECRET}@db.example.com/app?application_name=shop", listen_url: "host=db.example.com password=${env:SECRET} dbname=app", schema: shop}
+relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, shutdown_timeout: 1h0m4s}
+retention: {keep: 36h, batch: 5, partitions: daily}
+log: {level: debug, format: json}
+admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden, read_only_token: "${env:VIEWER_TOKEN}", actor_header: X-Forwarded-User, trusted_proxies: [127.0.0.1, "10.1.0.0/16"]}
+alerts: {to: [log], on: [destination, waiting], every: 6m, oldest_waiting: 0}
+routes: [{match: order.*, to: [log, webhook-1], when: 'payload.total > 100.0'}, {match: "*", to: webhook-2}]
+`

@@ -3,36 +3,67 @@ package main
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/cmd/internal/command"
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
-// smallest has the settings that a destination of each type must have. It fails the test if a type is missing.
+// typeCase is what tests know of a type of destination: the content of testdata/destinations/TYPE.yaml.
+type typeCase struct {
+	// Least are the settings that a destination of the type must have, as in a flow mapping.
+	Least string `yaml:"least"`
+	// Headers says where a message shows the headers of an event: "among" those of notifyd, "apart" from them, or "none".
+	Headers string `yaml:"headers"`
+	// Forged are headers that an event must not set, beside those of all types.
+	Forged []string `yaml:"forged"`
+	// Every are destinations that together have each setting, with a value that is not the default.
+	Every map[string]map[string]any `yaml:"every"`
+	// Templates has a row for each setting that is a template.
+	Templates []templateValue `yaml:"templates"`
+	// Mistakes are settings in block style that check-config refuses.
+	Mistakes []typeMistake `yaml:"mistakes"`
+}
+
+// typeMistake has a part of the error. It begins with the place if it begins with a colon.
+type typeMistake struct {
+	Settings string `yaml:"settings"`
+	Want     string `yaml:"want"`
+}
+
+// typeCases reads the case of each type. It fails the test if one is missing, or has no type.
+func typeCases(t *testing.T) map[string]typeCase {
+	t.Helper()
+	all := make(map[string]typeCase)
+	for kind := range destinations.Registry("", nil, nil) {
+		var c typeCase
+		text := testenv.ReadFile(t, "testdata/destinations/"+kind+".yaml")
+		if err := yaml.Load([]byte(text), &c, yaml.WithKnownFields()); err != nil {
+			t.Fatalf("testdata/destinations/%s.yaml: %v", kind, err)
+		}
+		all[kind] = c
+	}
+
+	files, err := filepath.Glob("testdata/destinations/*")
+	if err != nil || len(files) != len(all) {
+		t.Fatalf("%d files for %d types, %v", len(files), len(all), err)
+	}
+	return all
+}
+
+// smallest has the settings that a destination of each type must have.
 func smallest(t *testing.T) map[string]string {
 	t.Helper()
-	all := map[string]string{
-		"log":         "",
-		"file":        "path: archive.jsonl",
-		"email":       "host: h.example.com, from: a@example.com, to: b@example.com, subject: s, text: t",
-		"kafka":       "brokers: k.example.com, topic: t",
-		"rabbitmq":    "routing_key: q",
-		"webhook":     "url: https://h.example.com/x",
-		"slack":       `token: "${env:SLACK_TOKEN}", channel: C1, text: t`,
-		"sqs":         "queue: q, region: eu-central-1",
-		"sns":         "topic_arn: arn:aws:sns:eu-central-1:123456789012:t",
-		"eventbridge": "region: eu-central-1",
-		"kinesis":     "stream: s, region: eu-central-1",
-		"pubsub":      "project: shop, topic: orders, endpoint: 'http://127.0.0.1:1'",
-		"nats":        "servers: nats://127.0.0.1, subject: s",
-		"redis":       "addresses: 127.0.0.1, stream: s",
-		"postgres":    `url: "${env:INBOX_URL}", source: shop`,
-	}
-	if types := destinations.Registry("", nil, nil); !slices.Equal(slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(types))) {
-		t.Fatalf("the types are %v", slices.Sorted(maps.Keys(types)))
+	all := make(map[string]string)
+	for kind, c := range typeCases(t) {
+		all[kind] = c.Least
 	}
 	return all
 }
@@ -67,4 +98,25 @@ func typesWith(settings ...string) (kinds []string) {
 	}
 	slices.Sort(kinds)
 	return kinds
+}
+
+// TestTypeMistakes: check-config refuses the mistakes of each type, at their place, and shows no secret.
+func TestTypeMistakes(t *testing.T) {
+	t.Parallel()
+	for kind, c := range typeCases(t) {
+		for _, m := range c.Mistakes {
+			settings := strings.ReplaceAll("\n"+m.Settings, "\n", "\n    ")
+			path := file(t, "version: 1\ndestinations:\n  d:\n    type: "+kind+settings+"\nroutes: [{match: '*', to: d}]\n")
+			got := invoke(t, "check-config", "-c", path)
+
+			isRefused := got.code == command.ExitConfig && strings.Contains(got.stderr, m.Want)
+			if strings.HasPrefix(m.Want, ":") {
+				isRefused = isRefused && strings.HasPrefix(got.stderr, path+m.Want)
+			}
+			isShown := strings.Contains(got.stderr, "hush") || strings.Contains(got.stderr, "sesame")
+			if !isRefused || isShown {
+				t.Errorf("%s%s\n%+v\nwant %s", kind, settings, got, m.Want)
+			}
+		}
+	}
 }
