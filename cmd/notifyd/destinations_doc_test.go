@@ -36,7 +36,7 @@ func TestDestinationPages(t *testing.T) {
 			if !strings.Contains(string(table), "| [`"+name+"`](destinations/"+name+".md)") {
 				t.Error("docs/destinations.md has no line for it")
 			}
-			for _, heading := range []string{`## What "delivered" means`, "## What is a duplicate", "## When it fails"} {
+			for _, heading := range []string{`## What "delivered" means`, "## What is a duplicate", "## When it fails", "## Trace, bytes and check"} {
 				if !strings.Contains(string(page), "\n"+heading) {
 					t.Errorf("the page lacks %q", heading)
 				}
