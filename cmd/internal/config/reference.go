@@ -97,7 +97,7 @@ func (t *tables) addDestinations(registry Registry) error {
 	kind := row{"type", words(registry.names()), "required", markdown(typeDescription)}
 	errs := []error{t.addStruct("destinations.NAME", reflect.ValueOf(&lane).Elem(), "", kind)}
 	for _, name := range registry.names() {
-		own, _, err := registry[name].effective()
+		own, err := registry[name].effective()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("type: %s: %w", name, err))
 			continue

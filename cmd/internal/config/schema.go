@@ -25,16 +25,27 @@ func Schema(registry Registry) ([]byte, error) {
 	}
 	version := property(root, "version")
 	version.Const, version.Pattern, version.Extras = supportedVersion, "", nil // not even by an expansion
+	lane := defaultLane()
+	common, err := schemaOf(reflect.ValueOf(&lane).Elem())
+	if err != nil {
+		return nil, err
+	}
+	root.Definitions = make(jsonschema.Definitions)
+	for pair := common.Properties.Oldest(); pair != nil; pair = pair.Next() {
+		root.Definitions[pair.Key] = pair.Value
+	}
+
 	destinations := property(root, "destinations")
 	destinations.PropertyNames = &jsonschema.Schema{Pattern: destinationName}
 	destinations.AdditionalProperties = &jsonschema.Schema{}
 	for _, name := range registry.names() {
-		branch, err := branchOf(name, registry[name])
+		branch, err := branchOf(name, registry[name], common)
 		if err != nil {
 			return nil, fmt.Errorf("destination type %s: %w", name, err)
 		}
 		destinations.AdditionalProperties.OneOf = append(destinations.AdditionalProperties.OneOf, branch)
 	}
+
 	root.Version = jsonschema.Version
 	root.Title = "notifyd configuration"
 	out, err := json.MarshalIndent(root, "", "  ")
@@ -44,10 +55,10 @@ func Schema(registry Registry) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// branchOf returns the schema of a destination of one type: the type, the
-// handler's settings and those of every lane.
-func branchOf(name string, t Type) (*jsonschema.Schema, error) {
-	own, common, err := t.effective()
+// branchOf returns the schema of a destination of one type: the type, the handler's settings, and references to those of
+// every lane, which stand once in the definitions.
+func branchOf(name string, t Type, common *jsonschema.Schema) (*jsonschema.Schema, error) {
+	own, err := t.effective()
 	if err != nil {
 		return nil, err
 	}
@@ -55,13 +66,10 @@ func branchOf(name string, t Type) (*jsonschema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest, err := schemaOf(common)
-	if err != nil {
-		return nil, err
-	}
-	for pair := rest.Properties.Oldest(); pair != nil; pair = pair.Next() {
+
+	for pair := common.Properties.Oldest(); pair != nil; pair = pair.Next() {
 		if property(branch, pair.Key) == nil {
-			branch.Properties.Set(pair.Key, pair.Value)
+			branch.Properties.Set(pair.Key, &jsonschema.Schema{Ref: "#/$defs/" + pair.Key})
 		}
 	}
 	branch.Properties.Set("type", &jsonschema.Schema{Const: name, Description: typeDescription})
@@ -76,14 +84,14 @@ func branchOf(name string, t Type) (*jsonschema.Schema, error) {
 // typeDescription describes the key "type", for which no struct has a field.
 const typeDescription = "Kind of destination, which decides what other keys there are. Cannot be an expansion."
 
-// effective returns the settings of a destination that sets nothing: those of its type, and those of every lane.
-func (t Type) effective() (own, common reflect.Value, err error) {
+// effective returns the settings of a type in a destination that sets nothing.
+func (t Type) effective() (reflect.Value, error) {
 	lane, settings := defaultLane(), t()
-	common = reflect.ValueOf(&lane).Elem()
-	shared := settingsOf(common, reflect.Indirect(reflect.ValueOf(settings)))
+	shared := settingsOf(reflect.ValueOf(&lane).Elem(), reflect.Indirect(reflect.ValueOf(settings)))
 	if err := collisions(shared); err != nil {
-		return own, common, err
+		return reflect.Value{}, err
 	}
+
 	shareDefaults(shared)
 	if d, ok := settings.(Dependent); ok {
 		d.Complete(func(string) bool { return false })
@@ -91,7 +99,7 @@ func (t Type) effective() (own, common reflect.Value, err error) {
 	if e, ok := settings.(Effective); ok {
 		settings = e.Effective()
 	}
-	return reflect.Indirect(reflect.ValueOf(settings)), common, nil
+	return reflect.Indirect(reflect.ValueOf(settings)), nil
 }
 
 // collisions finds a name that means one thing to the lane and another to the
