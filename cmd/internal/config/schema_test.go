@@ -15,7 +15,7 @@ import (
 
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	text, err := config.Schema(registry())
+	text, err := config.Schema(registry(), withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestSchemaAndParseAgree(t *testing.T) {
 // TestSchemaIsReadable: the schema has descriptions and defaults for the editor.
 func TestSchemaIsReadable(t *testing.T) {
 	t.Parallel()
-	data, err := config.Schema(registry())
+	data, err := config.Schema(registry(), withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestSchemaIsReadable(t *testing.T) {
 func TestSchemaHasLanesOnce(t *testing.T) {
 	t.Parallel()
 	types := registry()
-	data, err := config.Schema(types)
+	data, err := config.Schema(types, withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (urgentSettings) Validate() error { return nil }
 func TestSchemaRefusesSettingsItCannotDescribe(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]config.Settings{"bad": &badSettings{}, "untagged": &untaggedSettings{}, "urgent": &urgentSettings{}} {
-		if out, err := config.Schema(config.Registry{name: func() config.Settings { return s }}); err == nil {
+		if out, err := config.Schema(config.Registry{name: func() config.Settings { return s }}, withTests(t)); err == nil {
 			t.Errorf("%s: no error: %s", name, out)
 		}
 	}

@@ -14,10 +14,18 @@ type webhookSettings struct {
 	Settings[webhook.Config, webhookLane]
 }
 
+// webhookLane has the settings of a lane for the type "webhook".
 type webhookLane struct {
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Requests under way at the same time."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events in one request, with 'batch_format'. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for the whole delivery, waiting for its turn included; above 'request_timeout'."`
+	// Requests under way at the same time.
+	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000"`
+
+	// Most events in one request, with `batch_format`. Nothing waits for a batch to
+	// fill.
+	Batch int `yaml:"batch" jsonschema:"minimum=1,maximum=100000"`
+
+	// Longest time for the whole delivery, waiting for its turn included; above
+	// `request_timeout`.
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 // Validate implements config.Settings.
