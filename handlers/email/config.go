@@ -60,7 +60,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 4, Timeout: 90 * time.Second}
 }
 
-// Config describes the mails and where to send them. Fields marked
+// Config describes the mails and where to send them. Fields of the kind
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Name or address of the mail server.
@@ -91,9 +91,7 @@ type Config struct {
 
 	// How long the output of `token_command` is used for new connections: less than
 	// the token is valid.
-	//
-	// The default is 1m.
-	TokenLifetime time.Duration `json:"token_lifetime,omitempty" yaml:"token_lifetime,omitempty"`
+	TokenLifetime time.Duration `json:"token_lifetime,omitempty" yaml:"token_lifetime,omitempty" unset:"'1m'"`
 
 	// `mandatory` is STARTTLS, and no mail without it; `opportunistic` is STARTTLS
 	// if offered; `implicit` is TLS from the first byte. A password over `none` is
@@ -180,7 +178,7 @@ type Config struct {
 
 	// Longest time for sending one mail.
 	//
-	// The default is 60s.
+	// The default is 1m.
 	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty"`
 
 	// What to do if the connection is lost after the whole mail and before the

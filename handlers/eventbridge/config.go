@@ -29,7 +29,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 4, Timeout: time.Minute}
 }
 
-// Config holds the bus and the form of events, and the credentials. Fields marked "template"
+// Config holds the bus and the form of events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Name or ARN of the event bus; `default` is the account's own.

@@ -61,7 +61,7 @@ const (
 	defaultPositions     = "notifyd-positions"
 )
 
-// Config names the topic of events, and the brokers. Fields marked "template"
+// Config names the topic of events, and the brokers. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Brokers to query for the cluster, as `host:port`; the port is 9092 by

@@ -21,7 +21,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: maxEntries, Timeout: time.Minute}
 }
 
-// Config holds the stream for events, and the credentials. Fields marked "template"
+// Config holds the stream for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 //
 // A record has no headers, so the default form is a CloudEvent, which holds the event's id.

@@ -30,7 +30,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
 
-// Config names the subject of events, and the NATS servers. Fields marked
+// Config names the subject of events, and the NATS servers. Fields of the kind
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Servers to try, as `nats://host:4222`, or `tls://` for TLS. One that answers

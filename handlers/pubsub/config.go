@@ -24,7 +24,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 250, Timeout: time.Minute}
 }
 
-// Config holds the topic for events, and the credentials. Fields marked "template"
+// Config holds the topic for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 //
 // Without a CredentialsFile the application default credentials of Google Cloud are

@@ -60,7 +60,7 @@ func DefaultLane() delivery.Lane {
 }
 
 // Config names the exchange and routing key of events, and the broker. Fields
-// marked "template" are templates over the event: .Event, .Payload and
+// of the kind "template" are templates over the event: .Event, .Payload and
 // .Headers.
 type Config struct {
 	// `amqp://user:password@host:port/vhost`, or `amqps://` for TLS, with reserved

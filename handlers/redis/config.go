@@ -37,7 +37,7 @@ func DefaultLane() delivery.Lane {
 }
 
 // Config names the stream or channel of events, and the Redis server. Fields
-// marked "template" are templates over the event: .Event, .Payload and
+// of the kind "template" are templates over the event: .Event, .Payload and
 // .Headers.
 type Config struct {
 	// One server: `redis://user:password@host:6379/0`, or `rediss://` for TLS.

@@ -24,7 +24,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }
 
-// Config describes the messages and where to send them. Fields marked
+// Config describes the messages and where to send them. Fields of the kind
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Bot token of the app, `xoxb-...`.
@@ -48,8 +48,7 @@ type Config struct {
 	// Do not escape `&`, `<` and `>` in values: values can then contain links and
 	// mention people.
 	//
-	// Escaped, "<!channel>" in a payload is shown. It would notify everyone
-	// otherwise.
+	// By default "<!channel>" in a payload is shown, and notifies no one.
 	RawValues bool `json:"raw_values,omitempty" yaml:"raw_values,omitempty"`
 
 	// Timestamp of the message to reply to, such as `1700000000.000100`. An empty

@@ -21,7 +21,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }
 
-// Config holds the topic for events, and the credentials. Fields marked "template"
+// Config holds the topic for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// ARN of the topic, `arn:aws:sns:eu-central-1:123456789012:orders`. One that

@@ -15,7 +15,7 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }
 
-// Config holds the queue for events, and the credentials. Fields marked "template"
+// Config holds the queue for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// Name of the queue. One that ends in `.fifo` is a FIFO queue. Needs the

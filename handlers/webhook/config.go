@@ -51,7 +51,7 @@ const (
 	defaultBatchBytes = 1 << 20
 )
 
-// Config describes the requests and where to send them. Fields marked
+// Config describes the requests and where to send them. Fields of the kind
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
 	// URL of the receiver, `https://` or `http://`. Values are escaped; the host

@@ -59,11 +59,41 @@ func encode(found descriptions) ([]byte, error) {
 }
 
 // collect returns the descriptions of the settings that the packages of a module declare. It returns an error for each
-// setting without one, joined. Tests declare no settings.
+// setting without one, joined.
 func collect(root fs.FS) (descriptions, error) {
+	all, err := settings(root)
+	if err != nil {
+		return nil, err
+	}
+
 	found := make(descriptions)
 	var missing []error
-	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+	for _, s := range all {
+		paragraph, _, _ := strings.Cut(s.comment, "\n\n")
+		description := strings.Join(strings.Fields(paragraph), " ")
+		if description == "" {
+			missing = append(missing, fmt.Errorf("%s: %s: the setting has no description: add a doc comment", s.place, s.name))
+		}
+		if found[s.folder] == nil {
+			found[s.folder] = make(map[string]string)
+		}
+		found[s.folder][s.name] = description
+	}
+	return found, errors.Join(missing...)
+}
+
+// setting is the declaration of a setting.
+type setting struct {
+	folder  string // of the package
+	name    string // the type and the field
+	key     string // in notifyd.yaml
+	comment string
+	place   token.Position
+}
+
+// settings returns the settings that the packages of a module declare. Tests declare none.
+func settings(root fs.FS) (all []setting, err error) {
+	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -75,15 +105,14 @@ func collect(root fs.FS) (descriptions, error) {
 		}
 
 		text, err := fs.ReadFile(root, name)
-		if err != nil {
+		if err != nil || !bytes.Contains(text, []byte(`yaml:"`)) {
 			return err
 		}
-		if bytes.Contains(text, []byte(`yaml:"`)) {
-			missing = append(missing, add(found, name, text))
-		}
-		return nil
+		inFile, err := settingsOf(name, text)
+		all = append(all, inFile...)
+		return err
 	})
-	return found, errors.Join(append(missing, err)...)
+	return all, err
 }
 
 // skip returns fs.SkipDir for a directory that has no package of the module.
@@ -98,15 +127,14 @@ func skip(root fs.FS, name string) error {
 	return nil
 }
 
-// add adds the settings of a file.
-func add(found descriptions, name string, text []byte) error {
+// settingsOf returns the settings that a file declares.
+func settingsOf(name string, text []byte) (all []setting, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	var missing []error
 	ast.Inspect(file, func(n ast.Node) bool {
 		declared, isType := n.(*ast.TypeSpec)
 		if !isType {
@@ -118,41 +146,36 @@ func add(found descriptions, name string, text []byte) error {
 			return false
 		}
 
-		in := path.Dir(name)
-		if found[in] == nil {
-			found[in] = make(map[string]string)
-		}
 		for _, f := range structure.Fields.List {
-			if !isSetting(f) {
+			key := keyOf(f)
+			if key == "" {
 				continue
 			}
-			setting := declared.Name.Name + "." + f.Names[0].Name
-			found[in][setting] = firstParagraph(f.Doc.Text())
-			if found[in][setting] == "" {
-				missing = append(missing, fmt.Errorf("%s: %s: the setting has no description: add a doc comment",
-					files.Position(f.Pos()), setting))
-			}
+			all = append(all, setting{
+				folder:  path.Dir(name),
+				name:    declared.Name.Name + "." + f.Names[0].Name,
+				key:     key,
+				comment: f.Doc.Text(),
+				place:   files.Position(f.Pos()),
+			})
 		}
 		return false
 	})
-	return errors.Join(missing...)
+	return all, nil
 }
 
-// isSetting reports whether a field has a name in its yaml tag.
-func isSetting(f *ast.Field) bool {
+// keyOf returns the name in the yaml tag of a field, "" without one.
+func keyOf(f *ast.Field) string {
 	if f.Tag == nil || len(f.Names) != 1 {
-		return false
+		return ""
 	}
 	tag, err := strconv.Unquote(f.Tag.Value)
 	if err != nil {
-		return false
+		return ""
 	}
 	key, _, _ := strings.Cut(reflect.StructTag(tag).Get("yaml"), ",")
-	return key != "" && key != "-"
-}
-
-// firstParagraph returns the first paragraph of a comment on one line.
-func firstParagraph(comment string) string {
-	paragraph, _, _ := strings.Cut(comment, "\n\n")
-	return strings.Join(strings.Fields(paragraph), " ")
+	if key == "-" {
+		return ""
+	}
+	return key
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"path"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -33,6 +35,48 @@ func TestCommittedDescriptionsAreCurrent(t *testing.T) {
 	}
 	if settings < 300 {
 		t.Errorf("only %d settings were found", settings)
+	}
+}
+
+// TestCommentsTellDefaults: a comment that names the default of a destination's setting names that of the page.
+func TestCommentsTellDefaults(t *testing.T) {
+	t.Parallel()
+	all, err := settings(os.DirFS("../../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	sentence := regexp.MustCompile(`The default is "?(\S+?)"?\.(\s|$)`)
+	checks := 0
+	for _, s := range all {
+		said := sentence.FindStringSubmatch(s.comment)
+		if said == nil {
+			continue
+		}
+		checks++
+
+		types := []string{path.Base(s.folder)}
+		switch {
+		case s.folder == "handlers": // what destinations have in common
+			types = []string{"sns", "sqs"}
+		case strings.HasPrefix(s.name, "LogConfig."):
+			types = []string{"log"}
+		}
+		for _, name := range types {
+			_, table, _ := strings.Cut(string(page), "<!-- settings: type: "+name+" -->")
+			_, row, _ := strings.Cut(table, "\n| `"+s.key+"` | ")
+			row, _, _ = strings.Cut(row, "\n")
+			if cells := strings.Split(row, " | "); len(cells) < 3 || strings.Trim(cells[1], "`") != said[1] {
+				t.Errorf("%s: %s: the comment says %q, docs/configuration.md has %q", s.place, s.name, said[1], row)
+			}
+		}
+	}
+	if checks < 45 {
+		t.Errorf("only %d comments name a default", checks)
 	}
 }
 
