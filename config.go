@@ -19,8 +19,9 @@ import (
 // Config holds the settings of a [Relay]. Fields that are zero have their defaults: write [None] for the 0 of notifyd.yaml in
 // Canary, ShutdownTimeout and Retention.Keep.
 //
-// The tags of the settings that notifyd.yaml has, too, are the one declaration of each: its name there, its default, its
-// bounds and its description. Durations have Go's syntax in tags.
+// Settings with other tags than yaml:"-" are also in notifyd.yaml. The tags declare the name of each there, its default and
+// its bounds, with durations in Go's syntax. The comments are the descriptions in docs/configuration.md: words in backticks
+// are keys and values of notifyd.yaml.
 type Config struct {
 	// Schema is the schema that holds the tables; "public" by default.
 	Schema string `yaml:"-"`
@@ -54,15 +55,44 @@ type Config struct {
 	// Retention is how long delivered events are kept.
 	Retention Retention `yaml:"-"`
 
-	Connections     int           `yaml:"connections" default:"4" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Connections that claim events. Fetching and settling overlap between them. In a stream, one more connection reads for all destinations."`
-	Batch           int           `yaml:"batch" default:"1000" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events taken by one claim, or by one read of a stream."`
-	BatchBytes      int           `yaml:"batch_bytes" default:"8388608" jsonschema:"minimum=1" jsonschema_description:"Most bytes of events taken by one claim or read, with headers and aggregate ids; a larger event is taken alone. 'connections' times this bounds the memory, twice this in a stream."`
-	MaxEventBytes   int           `yaml:"max_event_bytes" default:"8388608" jsonschema:"minimum=1024,maximum=1073741824" jsonschema_description:"Most bytes of the payload and headers of one event. A larger event is not read: it becomes a dead letter whose reason has its size. The memory limit of the process has to fit it."`
-	LockBudget      time.Duration `yaml:"lock_budget" default:"100ms" jsonschema:"minimum=1ms,maximum=2s" jsonschema_description:"Longest time that a transaction stays open for a delivery. Slower deliveries continue under a lease. No effect in a stream."`
-	Lease           time.Duration `yaml:"lease" default:"30s" jsonschema:"minimum=1s" jsonschema_description:"How long a slow delivery belongs to the relay that started it, without renewal. Must be longer than 'lock_budget'. The leases of a dead relay are taken over as soon as its connection is gone. No effect in a stream."`
-	PollInterval    time.Duration `yaml:"poll_interval" default:"1s" jsonschema:"minimum=1ms" jsonschema_description:"How often an idle relay polls the table for events that no notification announced. While polls find some, the relay polls more often by itself."`
-	Canary          time.Duration `yaml:"canary" default:"5s" zero:"never" jsonschema:"minimum=100ms" jsonschema_description:"How often the relay sends itself a notification to prove that it receives them; '0' is never. While a canary is missing, the relay listens on a new connection and polls the table every 20 ms."`
-	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"20s" zero:"no time" jsonschema:"minimum=1ms" jsonschema_description:"How long running deliveries may take to finish after SIGTERM; '0' cancels them at once."`
+	// Connections that claim events. Fetching and settling overlap between them. In
+	// a stream, one more connection reads for all destinations.
+	Connections int `yaml:"connections" default:"4" jsonschema:"minimum=1,maximum=1000"`
+
+	// Most events taken by one claim, or by one read of a stream.
+	Batch int `yaml:"batch" default:"1000" jsonschema:"minimum=1,maximum=100000"`
+
+	// Most bytes of events taken by one claim or read, with headers and aggregate
+	// ids; a larger event is taken alone. `connections` times this bounds the
+	// memory, twice this in a stream.
+	BatchBytes int `yaml:"batch_bytes" default:"8388608" jsonschema:"minimum=1"`
+
+	// Most bytes of the payload and headers of one event. A larger event is not
+	// read: it becomes a dead letter whose reason has its size. The memory limit of
+	// the process has to fit it.
+	MaxEventBytes int `yaml:"max_event_bytes" default:"8388608" jsonschema:"minimum=1024,maximum=1073741824"`
+
+	// Longest time that a transaction stays open for a delivery. Slower deliveries
+	// continue under a lease. No effect in a stream.
+	LockBudget time.Duration `yaml:"lock_budget" default:"100ms" jsonschema:"minimum=1ms,maximum=2s"`
+
+	// How long a slow delivery belongs to the relay that started it, without
+	// renewal. Must be longer than `lock_budget`. The leases of a dead relay are
+	// taken over as soon as its connection is gone. No effect in a stream.
+	Lease time.Duration `yaml:"lease" default:"30s" jsonschema:"minimum=1s"`
+
+	// How often an idle relay polls the table for events that no notification
+	// announced. While polls find events, the relay polls more often.
+	PollInterval time.Duration `yaml:"poll_interval" default:"1s" jsonschema:"minimum=1ms"`
+
+	// How often the relay sends itself a notification to prove that it receives
+	// them; `0` is never. While a canary is missing, the relay listens on a new
+	// connection and polls the table every 20 ms.
+	Canary time.Duration `yaml:"canary" default:"5s" zero:"never" jsonschema:"minimum=100ms"`
+
+	// How long running deliveries may take to finish after SIGTERM; `0` cancels
+	// them at once.
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"20s" zero:"no time" jsonschema:"minimum=1ms"`
 }
 
 // None means never, or no time, where a Config has a default for 0.
@@ -80,9 +110,17 @@ type Program struct {
 
 // Retention is how long events are kept that are done. Events with dead letters are always kept.
 type Retention struct {
-	Keep       time.Duration `yaml:"keep" default:"168h" zero:"not at all" jsonschema:"minimum=0" jsonschema_description:"How long delivered events are kept. '0' deletes them at once, in a stream within a minute after the last destination has received them."`
-	Batch      int           `yaml:"batch" default:"1000" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events deleted by one statement."`
-	Partitions Partitions    `yaml:"partitions" default:"none" jsonschema:"enum=none,enum=daily" jsonschema_description:"'daily' creates a partition for each day and drops it as a whole when it is no longer needed; 'notifyd migrate --partitions daily' must have converted the table. 'none' deletes events one by one."`
+	// How long delivered events are kept. `0` deletes them at once, in a stream
+	// within a minute after the last destination has received them.
+	Keep time.Duration `yaml:"keep" default:"168h" zero:"not at all" jsonschema:"minimum=0"`
+
+	// Most events deleted by one statement.
+	Batch int `yaml:"batch" default:"1000" jsonschema:"minimum=1,maximum=100000"`
+
+	// `daily` creates a partition for each day and drops it as a whole when it is
+	// no longer needed; `notifyd migrate --partitions daily` must have converted
+	// the table. `none` deletes events one by one.
+	Partitions Partitions `yaml:"partitions" default:"none" enum:"none,daily"`
 }
 
 // Partitions is whether a relay maintains partitions of the table.

@@ -7,6 +7,11 @@
 //	}
 //	defer h.Close()
 //	err = relay.Handle("order.*", notifyd.Destination{Name: "mail", Handler: h, Lane: email.DefaultLane()})
+//
+// The fields of a Config are also the settings of the destination in notifyd.yaml, under the names of their yaml tags. Their
+// comments are the descriptions in docs/configuration.md: words in backticks are keys and values of notifyd.yaml. Where a
+// comment calls a file relative to the configuration file, a Go program chooses the folder with [WithBaseDir]. The tags kind
+// and enum have the values that a field may have, and unset has its default.
 package handlers
 
 import "log/slog"

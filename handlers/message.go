@@ -2,17 +2,26 @@ package handlers
 
 // Message chooses the form of a message. The zero value is the payload as it is.
 type Message struct {
-	// Format is payload (default), cloudevents_binary or cloudevents_structured. It goes with no Body.
-	Format Format `json:"format,omitempty" yaml:"format,omitempty" jsonschema:"enum=payload,enum=cloudevents_binary,enum=cloudevents_structured" jsonschema_description:"Form of the body: the payload byte for byte, or a CloudEvent 1.0. 'cloudevents_binary' needs a destination with headers."`
-	// Source is the CloudEvents attribute "source", a URI reference that is
-	// unique together with the event's id; the default is "/notifyd".
-	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The attribute 'source' of a CloudEvent, such as '/shop/orders'." kind:"URI reference" unset:"'/notifyd'"`
-	// Body is the body (template) in place of a form; the headers are the same as with the form
-	// payload. If ContentType is JSON, the result must be JSON: write values as {{ json .Payload.name
-	// }}.
-	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"The body, in place of 'format'. Values are escaped for 'content_type': within quotes, or with '{{ json .Payload.name }}'." kind:"template"`
-	// ContentType is the media type of Body; the default is application/json.
-	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of 'body'." unset:"'application/json'"`
+	// Form of the body: the payload byte for byte, or a CloudEvent 1.0.
+	// `cloudevents_binary` needs a destination with headers.
+	//
+	// The default is payload. Format excludes Body.
+	Format Format `json:"format,omitempty" yaml:"format,omitempty" enum:"payload,cloudevents_binary,cloudevents_structured"`
+
+	// The attribute `source` of a CloudEvent, such as `/shop/orders`.
+	//
+	// Source and the event's id together are unique.
+	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" kind:"URI reference" unset:"'/notifyd'"`
+
+	// The body, in place of `format`. Values are escaped for `content_type`: within
+	// quotes, or with `{{ json .Payload.name }}`.
+	//
+	// The message has the headers of the format payload. If ContentType is JSON,
+	// the result must be JSON.
+	Body string `json:"body,omitempty" yaml:"body,omitempty" kind:"template"`
+
+	// Media type of `body`.
+	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" unset:"'application/json'"`
 }
 
 // Format is the form of a message.

@@ -9,6 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 )
 
+//go:generate go run ../internal/describe ../.. ../internal/config/descriptions.json
 //go:generate sh -c "go run . config schema > ../../docs/notifyd.schema.json"
 //go:generate go run . config reference ../../docs/configuration.md
 

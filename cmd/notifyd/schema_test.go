@@ -65,8 +65,10 @@ func TestChartChecksConfig(t *testing.T) {
 	if err := json.Unmarshal([]byte(testenv.ReadFile(t, schemaFile)), &schema); err != nil {
 		t.Fatal(err)
 	}
+	definitions, _ := schema["$defs"].(map[string]any)
 	delete(schema, "$schema")
-	compact, err := json.Marshal(withoutNotes(schema))
+	delete(schema, "$defs")
+	compact, err := json.Marshal(withoutNotes(schema, definitions))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,25 +88,30 @@ func TestChartChecksConfig(t *testing.T) {
 	}
 }
 
-// withoutNotes removes from a schema what checks nothing.
-func withoutNotes(schema any) any {
+// withoutNotes removes from a schema what checks nothing, and puts the definitions where it refers to them: the chart's
+// schema has other ones.
+func withoutNotes(schema any, definitions map[string]any) any {
 	switch s := schema.(type) {
 	case []any:
 		for i, part := range s {
-			s[i] = withoutNotes(part)
+			s[i] = withoutNotes(part, definitions)
 		}
 	case map[string]any:
+		if ref, ok := s["$ref"].(string); ok {
+			return withoutNotes(definitions[strings.TrimPrefix(ref, "#/$defs/")], definitions)
+		}
+
 		for _, note := range []string{"description", "default", "title", "examples"} {
 			delete(s, note)
 		}
 		for key, part := range s {
 			if properties, ok := part.(map[string]any); ok && key == "properties" {
 				for name, one := range properties {
-					properties[name] = withoutNotes(one)
+					properties[name] = withoutNotes(one, definitions)
 				}
 				continue
 			}
-			s[key] = withoutNotes(part)
+			s[key] = withoutNotes(part, definitions)
 		}
 	}
 	return schema

@@ -60,87 +60,133 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 4, Timeout: 90 * time.Second}
 }
 
-// Config describes the mails and where to send them. Fields marked
+// Config describes the mails and where to send them. Fields of the kind
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// Host is the mail server's name or address. Required.
-	Host string `json:"host" yaml:"host" jsonschema_description:"Name or address of the mail server." unset:"required"`
-	// Port is its TCP port. The default is 587, with tls: implicit 465, with
-	// tls: none 25.
-	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port." kind:"1 to 65535" unset:"587; 465 with 'tls: implicit', 25 with 'tls: none'"`
-	// Username and Password are given with AUTH. Set both or none. [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name for AUTH; with 'password', or neither."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password for AUTH."`
-	// Auth is the mechanism: auto (default), plain, login, cram-md5,
-	// scram-sha-1, scram-sha-256 or xoauth2. auto takes the best that the server offers for a password.
-	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"Mechanism of AUTH; 'auto' takes the best that the server offers for a password. 'xoauth2' needs a token." kind:"'auto', 'plain', 'login', 'cram-md5', 'scram-sha-1', 'scram-sha-256', 'xoauth2'"`
-	// TokenFile and TokenCommand are the source of the token for xoauth2, one of them: a file that another program renews,
-	// read for each connection, or a program with its arguments that prints a token on one line. TokenLifetime is how long
-	// the output of the program is used for new connections; the default is 1m.
-	TokenFile     string        `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token for 'xoauth2', relative to the configuration file. It is read for each connection, so it may change." kind:"path"`
-	TokenCommand  []string      `json:"token_command,omitempty" yaml:"token_command,omitempty" jsonschema_description:"Program with its arguments that prints the token for 'xoauth2' on one line. It is run without a shell, for a new connection, and has 8 s." kind:"list of strings"`
-	TokenLifetime time.Duration `json:"token_lifetime,omitempty" yaml:"token_lifetime,omitempty" jsonschema_description:"How long the output of 'token_command' is used for new connections: less than the token is valid."`
-	// TLS is mandatory (STARTTLS, and no mail without it; the default),
-	// opportunistic (STARTTLS if it is offered), implicit (TLS from the first
-	// byte) or none.
-	TLS string `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"'mandatory' is STARTTLS, and no mail without it; 'opportunistic' is STARTTLS if offered; 'implicit' is TLS from the first byte. A password over 'none' is refused, except to this machine." kind:"'mandatory', 'opportunistic', 'implicit', 'none'"`
-	// CAFile is a file of PEM certificates to trust in place of the system's,
-	// relative to the configuration file.
-	CAFile string `json:"ca_file,omitempty" yaml:"ca_file,omitempty" jsonschema_description:"PEM certificates to trust, relative to the configuration file." kind:"path" unset:"the system's certificates"`
-	// ServerName is the name in the server's certificate; the default is Host.
-	ServerName string `json:"server_name,omitempty" yaml:"server_name,omitempty" jsonschema_description:"Name in the server's certificate." unset:"'host'"`
-	// HELO is the name to greet the server with; the default is the host name
-	// of this machine if that has a dot, and otherwise the domain of From. See Warnings.
-	HELO string `json:"helo,omitempty" yaml:"helo,omitempty" jsonschema_description:"Name to greet the server with. Many servers refuse every mail after a name without a dot." unset:"this machine's name; the domain of 'from' if that name has no dot"`
+	// Name or address of the mail server.
+	Host string `json:"host" yaml:"host" unset:"required"`
 
-	// From is the sender (template): "Shop <shop@example.com>". Required.
-	From string `json:"from" yaml:"from" jsonschema_description:"Sender, such as 'Shop <shop@example.com>'." kind:"template" unset:"required"`
-	// To, Cc and Bcc are the recipients (templates): one text or a list. Each
-	// may yield several addresses with commas between them, or none at all, but
-	// all together at least one and at most 100. A name out of a payload is
-	// safe with the function address. If the server refuses one recipient, none gets
-	// the mail.
-	To  List `json:"to,omitempty" yaml:"to,omitempty" jsonschema_description:"Recipients; a value is one address, and a template may yield several with commas between them. All recipients together are at most 100." kind:"list of templates" unset:"'to', 'cc' or 'bcc' is required"`
-	Cc  List `json:"cc,omitempty" yaml:"cc,omitempty" jsonschema_description:"Recipients of a copy." kind:"list of templates"`
-	Bcc List `json:"bcc,omitempty" yaml:"bcc,omitempty" jsonschema_description:"Recipients of a copy whom the others do not see." kind:"list of templates"`
-	// ReplyTo is where answers go (template).
-	ReplyTo string `json:"reply_to,omitempty" yaml:"reply_to,omitempty" jsonschema_description:"Address that answers go to." kind:"template"`
-	// Subject is the subject (template). Required. White space, line ends
-	// included, becomes single spaces.
-	Subject string `json:"subject" yaml:"subject" jsonschema_description:"Subject; line ends become spaces." kind:"template" unset:"required"`
-	// Text and HTML are the bodies (templates). At least one is required; with
-	// both the reader's program chooses. Values in HTML are escaped.
-	Text string `json:"text,omitempty" yaml:"text,omitempty" jsonschema_description:"Plain text body." kind:"template" unset:"'text', 'html' or the file of one is required"`
-	HTML string `json:"html,omitempty" yaml:"html,omitempty" jsonschema_description:"HTML body. Values are escaped." kind:"template"`
-	// TextFile and HTMLFile are files with the templates, in place of Text and
-	// HTML, relative to the configuration file.
-	TextFile string `json:"text_file,omitempty" yaml:"text_file,omitempty" jsonschema_description:"File with the template of the plain text body, in place of 'text'." kind:"path"`
-	HTMLFile string `json:"html_file,omitempty" yaml:"html_file,omitempty" jsonschema_description:"File with the template of the HTML body, in place of 'html'." kind:"path"`
-	// Headers are further headers (templates). An empty result is left out.
-	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers by name; one that yields nothing is left out." kind:"mapping of templates"`
-	// MessageIDDomain is the right half of the Message-ID; the default is the
-	// domain of From.
-	MessageIDDomain string `json:"message_id_domain,omitempty" yaml:"message_id_domain,omitempty" jsonschema_description:"Right half of the Message-ID." unset:"the domain of 'from'"`
+	// TCP port.
+	Port int `json:"port,omitempty" yaml:"port,omitempty" kind:"1 to 65535" unset:"587; 465 with 'tls: implicit', 25 with 'tls: none'"`
 
-	// Connections is how many connections there are at most, 1 to 100; the
-	// default is 2. Each sends one mail at a time.
-	Connections int `json:"connections,omitempty" yaml:"connections,omitempty" jsonschema_description:"Most connections to the mail server; each sends one mail at a time." kind:"1 to 100" unset:"'concurrency'"`
-	// MaxConnectionMails is how many mails a connection carries at most, refused ones included, 1 to
-	// 10,000; the default is 100.
-	MaxConnectionMails int `json:"max_connection_mails,omitempty" yaml:"max_connection_mails,omitempty" jsonschema_description:"Most mails on one connection, refused ones included." kind:"1 to 10000"`
-	// MaxConnectionAge is how long a connection is used at most; the default is 5m. A new
-	// connection looks the name of the server up again.
-	MaxConnectionAge time.Duration `json:"max_connection_age,omitempty" yaml:"max_connection_age,omitempty" jsonschema_description:"Longest use of one connection. A new connection looks the server's name up again."`
-	// ConnectTimeout bounds connecting: TCP, greeting, TLS and AUTH. The
-	// default is 15s.
-	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP, greeting, TLS and AUTH."`
-	// SendTimeout bounds the sending of one mail. The default is 60s.
-	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty" jsonschema_description:"Longest time for sending one mail."`
-	// MaybeSent decides about a mail whose connection was lost after the whole mail
-	// was written and before the server answered, so that it is unknown whether the
-	// mail was sent: retry (default; it may arrive twice, with the same Message-ID)
-	// or accept (it may not arrive at all).
-	MaybeSent string `json:"maybe_sent,omitempty" yaml:"maybe_sent,omitempty" jsonschema_description:"What to do if the connection is lost after the whole mail and before the answer: 'retry' sends it again, and it may arrive twice; 'accept' takes it for sent, and it may not arrive at all." kind:"'retry', 'accept'"`
+	// Name for AUTH; with `password`, or neither.
+	Username string `json:"username,omitempty" yaml:"username,omitempty"`
+
+	// Password for AUTH.
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty"`
+
+	// Mechanism of AUTH; `auto` takes the best that the server offers for a
+	// password. `xoauth2` needs a token.
+	//
+	// The default is auto.
+	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" kind:"'auto', 'plain', 'login', 'cram-md5', 'scram-sha-1', 'scram-sha-256', 'xoauth2'"`
+
+	// File with the token for `xoauth2`, relative to the configuration file. It is
+	// read for each connection, so it may change.
+	TokenFile string `json:"token_file,omitempty" yaml:"token_file,omitempty" kind:"path"`
+
+	// Program with its arguments that prints the token for `xoauth2` on one line.
+	// It is run without a shell, for a new connection, and has 8 s.
+	TokenCommand []string `json:"token_command,omitempty" yaml:"token_command,omitempty" kind:"list of strings"`
+
+	// How long the output of `token_command` is used for new connections: less than
+	// the token is valid.
+	TokenLifetime time.Duration `json:"token_lifetime,omitempty" yaml:"token_lifetime,omitempty" unset:"'1m'"`
+
+	// `mandatory` is STARTTLS, and no mail without it; `opportunistic` is STARTTLS
+	// if offered; `implicit` is TLS from the first byte. A password over `none` is
+	// refused, except to this machine.
+	//
+	// The default is mandatory.
+	TLS string `json:"tls,omitempty" yaml:"tls,omitempty" kind:"'mandatory', 'opportunistic', 'implicit', 'none'"`
+
+	// PEM certificates to trust, relative to the configuration file.
+	CAFile string `json:"ca_file,omitempty" yaml:"ca_file,omitempty" kind:"path" unset:"the system's certificates"`
+
+	// Name in the server's certificate.
+	ServerName string `json:"server_name,omitempty" yaml:"server_name,omitempty" unset:"'host'"`
+
+	// Name to greet the server with. Many servers refuse every mail after a name
+	// without a dot.
+	//
+	// See [Config.Warnings].
+	HELO string `json:"helo,omitempty" yaml:"helo,omitempty" unset:"this machine's name; the domain of 'from' if that name has no dot"`
+
+	// Sender, such as `Shop <shop@example.com>`.
+	From string `json:"from" yaml:"from" kind:"template" unset:"required"`
+
+	// Recipients; a value is one address, and a template may yield several with
+	// commas between them. All recipients together are at most 100.
+	//
+	// Each template may yield no address at all, but all together yield at least
+	// one. The function address makes a name out of a payload safe. If the server
+	// refuses one recipient, no recipient gets the mail.
+	To List `json:"to,omitempty" yaml:"to,omitempty" kind:"list of templates" unset:"'to', 'cc' or 'bcc' is required"`
+
+	// Recipients of a copy.
+	Cc List `json:"cc,omitempty" yaml:"cc,omitempty" kind:"list of templates"`
+
+	// Recipients of a copy whom the others do not see.
+	Bcc List `json:"bcc,omitempty" yaml:"bcc,omitempty" kind:"list of templates"`
+
+	// Address that answers go to.
+	ReplyTo string `json:"reply_to,omitempty" yaml:"reply_to,omitempty" kind:"template"`
+
+	// Subject; line ends become spaces.
+	Subject string `json:"subject" yaml:"subject" kind:"template" unset:"required"`
+
+	// Plain text body.
+	//
+	// If there is HTML too, the reader's program chooses.
+	Text string `json:"text,omitempty" yaml:"text,omitempty" kind:"template" unset:"'text', 'html' or the file of one is required"`
+
+	// HTML body. Values are escaped.
+	HTML string `json:"html,omitempty" yaml:"html,omitempty" kind:"template"`
+
+	// File with the template of the plain text body, in place of `text`.
+	TextFile string `json:"text_file,omitempty" yaml:"text_file,omitempty" kind:"path"`
+
+	// File with the template of the HTML body, in place of `html`.
+	HTMLFile string `json:"html_file,omitempty" yaml:"html_file,omitempty" kind:"path"`
+
+	// Further headers by name; one that yields nothing is left out.
+	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" kind:"mapping of templates"`
+
+	// Right half of the Message-ID.
+	MessageIDDomain string `json:"message_id_domain,omitempty" yaml:"message_id_domain,omitempty" unset:"the domain of 'from'"`
+
+	// Most connections to the mail server; each sends one mail at a time.
+	//
+	// In a Go program the default is 2.
+	Connections int `json:"connections,omitempty" yaml:"connections,omitempty" kind:"1 to 100" unset:"'concurrency'"`
+
+	// Most mails on one connection, refused ones included.
+	//
+	// The default is 100.
+	MaxConnectionMails int `json:"max_connection_mails,omitempty" yaml:"max_connection_mails,omitempty" kind:"1 to 10000"`
+
+	// Longest use of one connection. A new connection looks the server's name up
+	// again.
+	//
+	// The default is 5m.
+	MaxConnectionAge time.Duration `json:"max_connection_age,omitempty" yaml:"max_connection_age,omitempty"`
+
+	// Longest time for connecting: TCP, greeting, TLS and AUTH.
+	//
+	// The default is 15s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty"`
+
+	// Longest time for sending one mail.
+	//
+	// The default is 1m.
+	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty"`
+
+	// What to do if the connection is lost after the whole mail and before the
+	// answer: `retry` sends it again, and it may arrive twice; `accept` takes it
+	// for sent, and it may not arrive at all.
+	//
+	// The default is retry. A mail that arrives twice has the same Message-ID.
+	MaybeSent string `json:"maybe_sent,omitempty" yaml:"maybe_sent,omitempty" kind:"'retry', 'accept'"`
 }
 
 // List is a list of texts that may be written as one text where there is but one.

@@ -29,18 +29,27 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 4, Timeout: time.Minute}
 }
 
-// Config holds the bus and the form of events, and the credentials. Fields marked "template"
+// Config holds the bus and the form of events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// EventBus is the name or the ARN of the bus; the default is "default", the account's own.
-	EventBus string `json:"event_bus,omitempty" yaml:"event_bus,omitempty" jsonschema_description:"Name or ARN of the event bus; 'default' is the account's own."`
-	// Source is the event's source (template); the default is "notifyd".
-	Source string `json:"source,omitempty" yaml:"source,omitempty" jsonschema_description:"Source of the event." kind:"template"`
-	// DetailType is the event's detail-type (template); the default is the event's type.
-	DetailType string `json:"detail_type,omitempty" yaml:"detail_type,omitempty" jsonschema_description:"Detail type of the event." kind:"template" unset:"the event type"`
-	// Resources are resources that the event is about (templates), before those with its id and headers.
-	// One that yields nothing is left out.
-	Resources []string `json:"resources,omitempty" yaml:"resources,omitempty" jsonschema_description:"Resources that the event is about, before those with its id and headers." kind:"list of templates"`
+	// Name or ARN of the event bus; `default` is the account's own.
+	//
+	// The default is "default".
+	EventBus string `json:"event_bus,omitempty" yaml:"event_bus,omitempty"`
+
+	// Source of the event.
+	//
+	// The default is "notifyd".
+	Source string `json:"source,omitempty" yaml:"source,omitempty" kind:"template"`
+
+	// Detail type of the event.
+	DetailType string `json:"detail_type,omitempty" yaml:"detail_type,omitempty" kind:"template" unset:"the event type"`
+
+	// Resources that the event is about, before those with its id and headers.
+	//
+	// A resource that yields nothing is left out.
+	Resources []string `json:"resources,omitempty" yaml:"resources,omitempty" kind:"list of templates"`
+
 	handlers.Message
 	handlers.AWS
 }

@@ -19,10 +19,13 @@ func DefaultLane() delivery.Lane {
 
 // Config names the files.
 type Config struct {
-	// Path is the file (template over .Event, .Payload and .Headers), below the directory of [handlers.WithBaseDir]
-	// unless it is absolute. Values are escaped, so that each stays in its part of the path. The folder
-	// before the first template must exist; folders after it are made. Required.
-	Path string `json:"path" yaml:"path" jsonschema_description:"The file, relative to the configuration file, such as 'archive/{{ date \"2006-01-02\" .Event.CreatedAt }}.jsonl'. Values are escaped. The folder before the first template must exist; folders after it are made." kind:"template" unset:"required"`
+	// The file, relative to the configuration file, such as
+	// `archive/{{ date "2006-01-02" .Event.CreatedAt }}.jsonl`. Values are escaped.
+	// The folder before the first template must exist; folders after it are made.
+	//
+	// Each value stays in its part of the path. In a Go program the path is
+	// relative to the directory of [handlers.WithBaseDir].
+	Path string `json:"path" yaml:"path" kind:"template" unset:"required"`
 }
 
 // Within returns how long one batch waits for the locks of its files: the lane's timeout has to be longer.

@@ -16,9 +16,11 @@ import (
 
 // LogConfig is the content of a line of a [Log].
 type LogConfig struct {
-	// Payload decides whether the payload is in the line; the default is true.
-	// Leave it out where payloads must not get into logs.
-	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty" jsonschema_description:"Whether the payload is in the line. Switch it off where payloads must not get into logs."`
+	// Whether the payload is in the line. Switch it off where payloads must not get
+	// into logs.
+	//
+	// The default is true.
+	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty"`
 }
 
 // WithDefaults returns a copy with the defaults filled in.

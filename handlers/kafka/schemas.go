@@ -31,24 +31,33 @@ const (
 // as the deserializers of Confluent, Apicurio and Karapace read it: a zero byte and four bytes, big endian;
 // with a Protobuf schema the path of the message follows.
 type SchemaRegistry struct {
-	// URL of the registry's API, its path included. Required.
-	URL string `json:"url" yaml:"url" jsonschema_description:"The registry's API, with its path if it has one, such as '/apis/ccompat/v7' for Apicurio." kind:"URL" unset:"required"`
-	// Username and Password are sent as "Authorization: Basic". Set both or none.
-	// [handlers.NewSecret] makes the Password.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name for the registry; with 'password', or neither."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password for the registry."`
-	// AllowUnencrypted sends the password without TLS to another machine.
-	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send the password without TLS to another machine."`
-	// TLS is for an https URL; nil trusts the system's authorities.
-	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an 'https' URL." unset:"the system's certificates"`
-	// Subject is the subject of the schema (template); the default is the topic with "-value" behind it.
-	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" jsonschema_description:"Subject of the schema." kind:"template" unset:"the topic and '-value'"`
-	// Version is the version of the subject (template): a number, or "latest", the default.
-	Version string `json:"version,omitempty" yaml:"version,omitempty" jsonschema_description:"Version of the subject: 'latest', or a number in quotes, such as '\"3\"'." kind:"template" unset:"'latest'"`
-	// MessageIndexes is the path of the message in a Protobuf schema: the index of the message at the top
-	// level, counted from 0, then the index within that message, and so on. The default is the first
-	// message.
-	MessageIndexes []int `json:"message_indexes,omitempty" yaml:"message_indexes,omitempty" jsonschema_description:"With a Protobuf schema: index of the message, counted from 0, then the index of each message nested in it." unset:"'[0]'"`
+	// The registry's API, with its path if it has one, such as `/apis/ccompat/v7`
+	// for Apicurio.
+	URL string `json:"url" yaml:"url" kind:"URL" unset:"required"`
+
+	// Name for the registry; with `password`, or neither.
+	//
+	// It is sent as "Authorization: Basic".
+	Username string `json:"username,omitempty" yaml:"username,omitempty"`
+
+	// Password for the registry.
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty"`
+
+	// Send the password without TLS to another machine.
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty"`
+
+	// Certificates to trust and to present, for an `https` URL.
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" unset:"the system's certificates"`
+
+	// Subject of the schema.
+	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" kind:"template" unset:"the topic and '-value'"`
+
+	// Version of the subject: `latest`, or a number in quotes, such as `"3"`.
+	Version string `json:"version,omitempty" yaml:"version,omitempty" kind:"template" unset:"'latest'"`
+
+	// With a Protobuf schema: index of the message, counted from 0, then the index
+	// of each message nested in it.
+	MessageIndexes []int `json:"message_indexes,omitempty" yaml:"message_indexes,omitempty" unset:"'[0]'"`
 }
 
 func (r *SchemaRegistry) withDefaults() *SchemaRegistry {

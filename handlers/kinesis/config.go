@@ -21,16 +21,18 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: maxEntries, Timeout: time.Minute}
 }
 
-// Config holds the stream for events, and the credentials. Fields marked "template"
+// Config holds the stream for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 //
 // A record has no headers, so the default form is a CloudEvent, which holds the event's id.
 type Config struct {
-	// Stream is the name of the stream, or its ARN.
-	Stream string `json:"stream" yaml:"stream" jsonschema_description:"Name of the stream, or its ARN: 'arn:aws:kinesis:eu-central-1:123456789012:stream/orders'." unset:"required"`
-	// PartitionKey decides the shard (template). The default is the event's aggregate id, or the
-	// event's id if the event has no aggregate.
-	PartitionKey string `json:"partition_key,omitempty" yaml:"partition_key,omitempty" jsonschema_description:"Decides the shard." kind:"template" unset:"the aggregate id, else the event's id"`
+	// Name of the stream, or its ARN:
+	// `arn:aws:kinesis:eu-central-1:123456789012:stream/orders`.
+	Stream string `json:"stream" yaml:"stream" unset:"required"`
+
+	// Decides the shard.
+	PartitionKey string `json:"partition_key,omitempty" yaml:"partition_key,omitempty" kind:"template" unset:"the aggregate id, else the event's id"`
+
 	handlers.Message
 	handlers.AWS
 }

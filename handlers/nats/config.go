@@ -30,45 +30,67 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
 
-// Config names the subject of events, and the NATS servers. Fields marked
+// Config names the subject of events, and the NATS servers. Fields of the kind
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// Servers are where to ask for the cluster, as nats://host:4222, or tls:// for
-	// TLS. One that answers is enough. Required.
-	Servers []string `json:"servers" yaml:"servers" jsonschema_description:"Servers to try, as 'nats://host:4222', or 'tls://' for TLS. One that answers is enough." kind:"list of URLs" unset:"required"`
-	// The credentials are Username and Password, or Token, or CredentialsFile, or
-	// NKeySeed. [handlers.NewSecret] makes the Password and Token.
-	Username string          `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User, with 'password'; or one of 'token', 'credentials_file' and 'nkey_seed'."`
-	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of the user."`
-	Token    handlers.Secret `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, in place of a user."`
-	// CredentialsFile is a file with a JWT and its seed, as nsc writes it. It is
-	// read for each connection, so that it may change.
-	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"File with a JWT and its seed, as 'nsc' writes it, in place of a user; relative to the configuration file. It is read for each connection, so it may change." kind:"path"`
-	// NKeySeed is the seed of a user's key; it begins with SU. [handlers.NewSecret] makes the NKeySeed.
-	NKeySeed handlers.Secret `json:"nkey_seed,omitzero" yaml:"nkey_seed,omitempty" jsonschema_description:"Seed of a user's nkey, in place of a user; it begins with 'SU'."`
-	// AllowUnencrypted sends a password or token to another machine without TLS.
-	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password or token without TLS to other machines."`
-	// TLS makes connections with TLS; an empty one trusts the system's
-	// authorities. Nil is without TLS, but for servers with tls://.
-	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; 'tls: {}' trusts the system's certificates." unset:"TLS only with 'tls://', or if the server insists"`
-	// ClientName is shown by the server's monitoring; the default is "notifyd".
-	ClientName string `json:"client_name,omitempty" yaml:"client_name,omitempty" jsonschema_description:"Name in the servers' monitoring."`
+	// Servers to try, as `nats://host:4222`, or `tls://` for TLS. One that answers
+	// is enough.
+	Servers []string `json:"servers" yaml:"servers" kind:"list of URLs" unset:"required"`
 
-	// Subject is the subject (template). Required.
-	Subject string `json:"subject" yaml:"subject" jsonschema_description:"Subject. A value is one token; the dots of an event's type begin further ones." kind:"template" unset:"required"`
-	// Mode is jetstream (default: an event is delivered once a stream has it) or
-	// core (once the server has it: a consumer that does not listen never gets it).
-	Mode string `json:"mode,omitempty" yaml:"mode,omitempty" jsonschema:"enum=jetstream,enum=core" jsonschema_description:"What has to accept an event: a stream, or with 'core' the server alone. With 'core', only current subscribers receive it."`
-	// Stream is the stream that the subject belongs to. Set, an event that another
-	// stream would take is refused.
-	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Stream that must accept the events." unset:"any"`
+	// User, with `password`; or one of `token`, `credentials_file` and `nkey_seed`.
+	Username string `json:"username,omitempty" yaml:"username,omitempty"`
+
+	// Password of the user.
+	Password handlers.Secret `json:"password,omitzero" yaml:"password,omitempty"`
+
+	// Token, in place of a user.
+	Token handlers.Secret `json:"token,omitzero" yaml:"token,omitempty"`
+
+	// File with a JWT and its seed, as `nsc` writes it, in place of a user;
+	// relative to the configuration file. It is read for each connection, so it may
+	// change.
+	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" kind:"path"`
+
+	// Seed of a user's nkey, in place of a user; it begins with `SU`.
+	NKeySeed handlers.Secret `json:"nkey_seed,omitzero" yaml:"nkey_seed,omitempty"`
+
+	// Send a password or token without TLS to other machines.
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty"`
+
+	// Connect with TLS; `tls: {}` trusts the system's certificates.
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" unset:"TLS only with 'tls://', or if the server insists"`
+
+	// Name in the servers' monitoring.
+	//
+	// The default is "notifyd".
+	ClientName string `json:"client_name,omitempty" yaml:"client_name,omitempty"`
+
+	// Subject. A value is one token; the dots of an event's type begin further
+	// ones.
+	Subject string `json:"subject" yaml:"subject" kind:"template" unset:"required"`
+
+	// What has to accept an event: a stream, or with `core` the server alone. With
+	// `core`, only current subscribers receive it.
+	//
+	// The default is jetstream.
+	Mode string `json:"mode,omitempty" yaml:"mode,omitempty" enum:"jetstream,core"`
+
+	// Stream that must accept the events.
+	//
+	// An event that another stream would take is refused.
+	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" unset:"any"`
+
 	handlers.Message
 
-	// ConnectTimeout bounds connecting to one server; the default is 5s.
-	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting to one server." kind:"duration, at most '10m'"`
-	// AckTimeout bounds the wait for the acknowledgement of an event, or with
-	// mode: core of a batch; the default is 5s.
-	AckTimeout time.Duration `json:"ack_timeout,omitempty" yaml:"ack_timeout,omitempty" jsonschema_description:"Longest wait for the acknowledgement of an event." kind:"duration, at most '10m'"`
+	// Longest time for connecting to one server.
+	//
+	// The default is 5s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" kind:"duration, at most '10m'"`
+
+	// Longest wait for the acknowledgement of an event.
+	//
+	// With the mode core the wait is for a batch. The default is 5s.
+	AckTimeout time.Duration `json:"ack_timeout,omitempty" yaml:"ack_timeout,omitempty" kind:"duration, at most '10m'"`
 }
 
 // WithDefaults returns a copy with every default filled in.

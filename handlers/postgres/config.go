@@ -39,16 +39,29 @@ func DefaultLane() delivery.Lane {
 
 // Config holds the database and the table for events.
 type Config struct {
-	// URL is the connection string, as for psql. Required. [handlers.NewSecret] makes the URL.
-	URL handlers.Secret `json:"url" yaml:"url" jsonschema_description:"Connection string of the other database, 'postgres://user:password@host:5432/db'. Files that it names, such as 'sslrootcert', need their whole path." unset:"required"`
-	// Source names the outbox. It is a part of the key that makes a repeated event one row, so no two
-	// outboxes that write into one table may have the same. Required.
-	Source string `json:"source" yaml:"source" jsonschema_description:"Name of this outbox, in each row and in its key. No two outboxes that write into one table may have the same." unset:"required"`
-	// Schema and Table name the table; the defaults are "public" and "received_events".
-	Schema string `json:"schema,omitempty" yaml:"schema,omitempty" jsonschema_description:"Schema of the table."`
-	Table  string `json:"table,omitempty" yaml:"table,omitempty" jsonschema_description:"The table. The page of the destination has the SQL that creates it."`
-	// RequestTimeout bounds one statement, connecting included. The default is 15s.
-	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one statement, connecting included." kind:"duration, at most '10m'"`
+	// Connection string of the other database,
+	// `postgres://user:password@host:5432/db`. Files that it names, such as
+	// `sslrootcert`, need their whole path.
+	URL handlers.Secret `json:"url" yaml:"url" unset:"required"`
+
+	// Name of this outbox, in each row and in its key. No two outboxes that write
+	// into one table may have the same.
+	Source string `json:"source" yaml:"source" unset:"required"`
+
+	// Schema of the table.
+	//
+	// The default is "public".
+	Schema string `json:"schema,omitempty" yaml:"schema,omitempty"`
+
+	// The table. The page of the destination has the SQL that creates it.
+	//
+	// The default is "received_events".
+	Table string `json:"table,omitempty" yaml:"table,omitempty"`
+
+	// Longest time for one statement, connecting included.
+	//
+	// The default is 15s.
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" kind:"duration, at most '10m'"`
 }
 
 // WithDefaults returns a copy with every default filled in.

@@ -24,37 +24,46 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 250, Timeout: time.Minute}
 }
 
-// Config holds the topic for events, and the credentials. Fields marked "template"
+// Config holds the topic for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 //
 // Without a CredentialsFile the application default credentials of Google Cloud are
 // used: the file that GOOGLE_APPLICATION_CREDENTIALS names, the one that gcloud has
 // written, or the service account of the machine (Compute Engine, GKE, Cloud Run).
 type Config struct {
-	// Project is the id of the project that the topic belongs to.
-	Project string `json:"project,omitempty" yaml:"project,omitempty" jsonschema_description:"Id of the project that the topic belongs to." unset:"the project in 'topic'"`
-	// Topic is the name of the topic, or its full name, projects/shop/topics/orders, in
-	// place of Project. Required.
-	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Name of the topic, or its full name such as 'projects/shop/topics/orders'." unset:"required"`
-	// OrderingKey is the message's ordering key (template); the default is the event's
-	// aggregate id. With an empty result the message has no key. Subscriptions keep
-	// the order only with message ordering enabled.
-	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" jsonschema_description:"Ordering key of the message; an empty result, as of '{{ \"\" }}', means no key." kind:"template" unset:"the aggregate id"`
+	// Id of the project that the topic belongs to.
+	Project string `json:"project,omitempty" yaml:"project,omitempty" unset:"the project in 'topic'"`
+
+	// Name of the topic, or its full name such as `projects/shop/topics/orders`.
+	Topic string `json:"topic" yaml:"topic" unset:"required"`
+
+	// Ordering key of the message; an empty result, as of `{{ "" }}`, means no key.
+	//
+	// Subscriptions keep the order only with message ordering enabled.
+	OrderingKey string `json:"ordering_key,omitempty" yaml:"ordering_key,omitempty" kind:"template" unset:"the aggregate id"`
+
 	handlers.Message
 
-	// Endpoint is the URL of Pub/Sub: a regional endpoint, or an emulator. The default is
-	// the global endpoint, or the emulator that PUBSUB_EMULATOR_HOST names. One
-	// that begins with http:// gets no credentials.
-	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" jsonschema_description:"URL of a regional endpoint, such as 'https://europe-west3-pubsub.googleapis.com', or of an emulator. One with 'http://' gets no credentials." kind:"URL" unset:"'$PUBSUB_EMULATOR_HOST', or 'https://pubsub.googleapis.com'"`
-	// CredentialsFile is a JSON file with the key of a service account, or the
-	// configuration of a workload identity federation. It is read anew for each token.
-	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"JSON file with the key of a service account or the configuration of a workload identity federation, relative to the configuration file." kind:"path" unset:"the application default credentials"`
-	// TLS is for an Endpoint, or a proxy, with a private certificate; nil trusts
-	// the system's authorities. TLS also applies to the token server.
-	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Certificates to trust and to present, for an endpoint or proxy with its own." unset:"the system's certificates"`
-	// RequestTimeout bounds one request, connecting and getting a token included. The
-	// default is 15s.
-	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting and getting a token included."`
+	// URL of a regional endpoint, such as
+	// `https://europe-west3-pubsub.googleapis.com`, or of an emulator. One with
+	// `http://` gets no credentials.
+	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint,omitempty" kind:"URL" unset:"'$PUBSUB_EMULATOR_HOST', or 'https://pubsub.googleapis.com'"`
+
+	// JSON file with the key of a service account or the configuration of a
+	// workload identity federation, relative to the configuration file.
+	//
+	// It is read again for each token.
+	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" kind:"path" unset:"the application default credentials"`
+
+	// Certificates to trust and to present, for an endpoint or proxy with its own.
+	//
+	// It also applies to the token server.
+	TLS *handlers.TLS `json:"tls,omitempty" yaml:"tls,omitempty" unset:"the system's certificates"`
+
+	// Longest time for one request, connecting and getting a token included.
+	//
+	// The default is 15s.
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty"`
 }
 
 // WithDefaults returns a copy with every default filled in that needs no

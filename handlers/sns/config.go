@@ -21,16 +21,18 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }
 
-// Config holds the topic for events, and the credentials. Fields marked "template"
+// Config holds the topic for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// TopicARN is the ARN of the topic. An ARN that ends in ".fifo" names a FIFO topic.
-	TopicARN string `json:"topic_arn" yaml:"topic_arn" jsonschema_description:"ARN of the topic, 'arn:aws:sns:eu-central-1:123456789012:orders'. One that ends in '.fifo' is a FIFO topic." unset:"required"`
-	// GroupID is the message group (template). For FIFO topics the default is the
-	// event's aggregate id, or the event's type if the event has no aggregate. On
-	// a standard topic a group is for fair queues behind it, and the
-	// default is empty.
-	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Message group." kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
+	// ARN of the topic, `arn:aws:sns:eu-central-1:123456789012:orders`. One that
+	// ends in `.fifo` is a FIFO topic.
+	TopicARN string `json:"topic_arn" yaml:"topic_arn" unset:"required"`
+
+	// Message group.
+	//
+	// A group on a standard topic is for fair queues behind it.
+	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
+
 	handlers.Message
 	handlers.AWS
 }

@@ -15,21 +15,25 @@ func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }
 
-// Config holds the queue for events, and the credentials. Fields marked "template"
+// Config holds the queue for events, and the credentials. Fields of the kind "template"
 // are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// Queue is the name of the queue. A name that ends in ".fifo" names a FIFO
-	// queue. Set it, or QueueURL.
-	Queue string `json:"queue,omitempty" yaml:"queue,omitempty" jsonschema_description:"Name of the queue. One that ends in '.fifo' is a FIFO queue. Needs the permission 'sqs:GetQueueUrl'." unset:"'queue' or 'queue_url' is required"`
-	// QueueOwner is the account that the queue belongs to, twelve digits. The
-	// default is the account of the credentials.
-	QueueOwner string `json:"queue_owner,omitempty" yaml:"queue_owner,omitempty" jsonschema_description:"Account that owns the queue, twelve digits in quotes." unset:"the account of the credentials"`
-	// QueueURL is the URL of the queue, in place of Queue.
-	QueueURL string `json:"queue_url,omitempty" yaml:"queue_url,omitempty" jsonschema_description:"URL of the queue, in place of 'queue': 'https://sqs.eu-central-1.amazonaws.com/123456789012/orders'." kind:"URL"`
-	// GroupID is the message group (template). For FIFO queues the default is the
-	// event's aggregate id, or the event's type if the event has no aggregate. On
-	// a standard queue a group is for fair queues, and the default is empty.
-	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" jsonschema_description:"Message group." kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
+	// Name of the queue. One that ends in `.fifo` is a FIFO queue. Needs the
+	// permission `sqs:GetQueueUrl`.
+	Queue string `json:"queue,omitempty" yaml:"queue,omitempty" unset:"'queue' or 'queue_url' is required"`
+
+	// Account that owns the queue, twelve digits in quotes.
+	QueueOwner string `json:"queue_owner,omitempty" yaml:"queue_owner,omitempty" unset:"the account of the credentials"`
+
+	// URL of the queue, in place of `queue`:
+	// `https://sqs.eu-central-1.amazonaws.com/123456789012/orders`.
+	QueueURL string `json:"queue_url,omitempty" yaml:"queue_url,omitempty" kind:"URL"`
+
+	// Message group.
+	//
+	// A group on a standard queue is for fair queues.
+	GroupID string `json:"group_id,omitempty" yaml:"group_id,omitempty" kind:"template" unset:"FIFO: the aggregate id, else the event type; standard: none"`
+
 	handlers.Message
 
 	handlers.AWS

@@ -13,11 +13,12 @@ import (
 )
 
 // Rule holds the tags that declare a setting on a struct's field. A setting is declared only there: the library, the
-// daemon, the schema and the reference page read the same tags.
+// daemon, the schema and the reference page read the same tags. The description of a setting is the first paragraph of the
+// field's doc comment, with keys and values of notifyd.yaml in backticks; cmd/internal/describe collects them.
 type Rule struct {
 	// Required is true for `jsonschema:"required"`.
 	Required bool
-	// Enum are the words of `jsonschema:"enum=..."`; none if every value is allowed.
+	// Enum are the words of `enum:"a,b"`; none if every value is allowed.
 	Enum []string
 	// Min and Max are the bounds of `jsonschema:"minimum=...,maximum=..."`, durations in nanoseconds; nil for none.
 	Min, Max *float64
@@ -31,24 +32,27 @@ type Rule struct {
 	Short string
 	// IfSet is true for `print:"set"`: the setting is printed only if it is set.
 	IfSet bool
-	// Description is `jsonschema_description:"..."`, with code in single quotes.
-	Description string
-	// Kind is `kind:"..."`: the type that the reference page prints; "" for the type of the field.
+	// Kind is `kind:"..."`: the type that the reference page prints, with code in single quotes; "" for the type of the
+	// field.
 	Kind string
-	// Unset is `unset:"..."`: the default that the reference page prints; "" for the value of the field.
+	// Unset is `unset:"..."`: the default that the reference page prints, with code in single quotes; "" for the value of
+	// the field.
 	Unset string
 }
 
 // RuleOf reads the tags of a field.
 func RuleOf(tag reflect.StructTag) Rule {
 	r := Rule{
-		Default:     tag.Get("default"),
-		Zero:        tag.Get("zero"),
-		Short:       tag.Get("short"),
-		IfSet:       tag.Get("print") == "set",
-		Description: tag.Get("jsonschema_description"),
-		Kind:        tag.Get("kind"),
-		Unset:       tag.Get("unset"),
+		Default: tag.Get("default"),
+		Zero:    tag.Get("zero"),
+		Short:   tag.Get("short"),
+		IfSet:   tag.Get("print") == "set",
+		Kind:    tag.Get("kind"),
+		Unset:   tag.Get("unset"),
+	}
+
+	if words := tag.Get("enum"); words != "" {
+		r.Enum = strings.Split(words, ",")
 	}
 
 	for word := range strings.SplitSeq(tag.Get("former"), ",") {
@@ -65,8 +69,6 @@ func RuleOf(tag reflect.StructTag) Rule {
 		switch key {
 		case "required":
 			r.Required = true
-		case "enum":
-			r.Enum = append(r.Enum, value)
 		case "minimum":
 			r.Min = bound(value)
 		case "maximum":

@@ -12,7 +12,7 @@ type settings struct {
 	Ratio  float64       `yaml:"ratio" default:"1.5" jsonschema:"minimum=1"`
 	Pause  time.Duration `yaml:"pause" default:"5s" zero:"never" jsonschema:"minimum=100ms,maximum=1m"`
 	Age    time.Duration `yaml:"age" zero:"never" jsonschema:"minimum=1ms"`
-	Word   string        `yaml:"word" default:"a" jsonschema:"enum=a,enum=b"`
+	Word   string        `yaml:"word" default:"a" enum:"a,b"`
 	Free   string        `yaml:"free"`
 	Code   int           `yaml:"-" jsonschema:"minimum=1"`
 }

@@ -20,16 +20,35 @@ const supportedVersion = 1
 
 // Config is the content of notifyd.yaml, with the defaults filled in.
 type Config struct {
-	Version      int               `yaml:"version" jsonschema:"required" jsonschema_description:"Version of the file format." kind:"'1'"`
-	Database     Database          `yaml:"database" jsonschema_description:"PostgreSQL database that holds the outbox."`
-	Relay        notifyd.Config    `yaml:"relay" jsonschema_description:"How the relay reads events from the outbox."`
-	Retention    notifyd.Retention `yaml:"retention" jsonschema_description:"How long delivered events are kept."`
-	Log          Log               `yaml:"log" jsonschema_description:"Level and format of the log."`
-	Destinations Destinations      `yaml:"destinations" jsonschema_description:"Where events go, by a name of your choice."`
-	Routes       []Route           `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
-	Admin        Admin             `yaml:"admin" jsonschema_description:"HTTP server for metrics, health and the web console."`
-	Alerts       Alerts            `yaml:"alerts" jsonschema_description:"Alerts about dead letters, outages and events that wait too long."`
-	Outboxes     Outboxes          `yaml:"outboxes" jsonschema_description:"Several outboxes in one daemon, in place of the one of 'database'." unset:"none"`
+	// Version of the file format.
+	Version int `yaml:"version" jsonschema:"required" kind:"'1'"`
+
+	// PostgreSQL database that holds the outbox.
+	Database Database `yaml:"database"`
+
+	// How the relay reads events from the outbox.
+	Relay notifyd.Config `yaml:"relay"`
+
+	// How long delivered events are kept.
+	Retention notifyd.Retention `yaml:"retention"`
+
+	// Level and format of the log.
+	Log Log `yaml:"log"`
+
+	// Where events go, by a name of your choice.
+	Destinations Destinations `yaml:"destinations"`
+
+	// Which events go to which destinations.
+	Routes []Route `yaml:"routes"`
+
+	// HTTP server for metrics, health and the web console.
+	Admin Admin `yaml:"admin"`
+
+	// Alerts about dead letters, outages and events that wait too long.
+	Alerts Alerts `yaml:"alerts"`
+
+	// Several outboxes in one daemon, in place of the one of `database`.
+	Outboxes Outboxes `yaml:"outboxes" unset:"none"`
 
 	// Warnings are about settings that are allowed but probably not intended.
 	Warnings []Mistake `yaml:"-"`
@@ -72,41 +91,86 @@ type origins map[string]string
 
 // Log holds the level and format of the log.
 type Log struct {
-	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error" jsonschema_description:"Lowest level that is written."`
-	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"'auto' is text on a terminal and JSON elsewhere."`
+	// Lowest level that is written.
+	Level string `yaml:"level" enum:"debug,info,warn,error"`
+
+	// `auto` is text on a terminal and JSON elsewhere.
+	Format string `yaml:"format" enum:"auto,text,json"`
 }
 
 // Admin is the HTTP server for operators.
 type Admin struct {
-	Listen string `yaml:"listen" jsonschema_description:"Where '/metrics', '/livez', '/readyz' and '/version' are served, such as '127.0.0.1:9470'. Without a token, every client that reaches the address has access." kind:"address and port"`
-	Prefix string `yaml:"prefix" print:"set" jsonschema_description:"URL path under which clients reach the server, such as '/ops', if a reverse proxy also serves other programs. The console's links begin with it. Requests are answered with and without it, so the proxy may strip it." kind:"path of a URL" unset:"none"`
-	// TLS is the server's certificate.
-	TLS   AdminTLS        `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with, TLS 1.2 or newer." unset:"none: HTTP is served"`
-	Token handlers.Secret `yaml:"token" jsonschema_description:"Token that clients must send as 'Authorization: Bearer TOKEN', 16 characters or more. '/livez' and the short answer of '/readyz' need none."`
-	Pprof bool            `yaml:"pprof" jsonschema_description:"Serves profiles of the process at '/debug/pprof/'. Other machines need the token."`
-	// Console and the fields below configure the web console.
-	Console  bool `yaml:"console" jsonschema_description:"Serves the web console at '/console/'. Without a token, 'listen' must be a loopback address."`
-	ReadOnly bool `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
-	// ReadOnlyToken is the token of logins that may only look.
-	ReadOnlyToken handlers.Secret `yaml:"read_only_token" print:"set" jsonschema_description:"Second token to log in to the console with, 16 characters or more: that login shows everything and changes nothing. It opens no path but the console's."`
-	// ActorHeader and TrustedProxies name the person who acts at the console; see [Admin.Proxies].
-	ActorHeader    string   `yaml:"actor_header" print:"set" jsonschema_description:"Request header in which a proxy names the person who acts at the console, such as 'X-Forwarded-User'. The name is the actor in 'outbox_audit'." unset:"none: the actor is 'console'"`
-	TrustedProxies []string `yaml:"trusted_proxies" print:"set" jsonschema_description:"Addresses and networks of the proxies whose 'actor_header' counts, such as '127.0.0.1' or '10.1.0.0/16'. The header of any other client is ignored." kind:"list of addresses and networks"`
-	Payloads       string   `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
+	// Where `/metrics`, `/livez`, `/readyz` and `/version` are served, such as
+	// `127.0.0.1:9470`. Without a token, every client that reaches the address has
+	// access.
+	Listen string `yaml:"listen" kind:"address and port"`
+
+	// URL path under which clients reach the server, such as `/ops`, if a reverse
+	// proxy also serves other programs. The console's links begin with it. Requests
+	// are answered with and without it, so the proxy may strip it.
+	Prefix string `yaml:"prefix" print:"set" kind:"path of a URL" unset:"none"`
+
+	// Certificate to serve HTTPS with, TLS 1.2 or newer.
+	TLS AdminTLS `yaml:"tls" unset:"none: HTTP is served"`
+
+	// Token that clients must send as `Authorization: Bearer TOKEN`, 16 characters
+	// or more. `/livez` and the short answer of `/readyz` need none.
+	Token handlers.Secret `yaml:"token"`
+
+	// Serves profiles of the process at `/debug/pprof/`. Other machines need the
+	// token.
+	Pprof bool `yaml:"pprof"`
+
+	// Serves the web console at `/console/`. Without a token, `listen` must be a
+	// loopback address.
+	Console bool `yaml:"console"`
+
+	// The console shows and changes nothing: no pause, no replay, no discard.
+	ReadOnly bool `yaml:"read_only"`
+
+	// Second token to log in to the console with, 16 characters or more: that login
+	// shows everything and changes nothing. It opens no path but the console's.
+	ReadOnlyToken handlers.Secret `yaml:"read_only_token" print:"set"`
+
+	// Request header in which a proxy names the person who acts at the console,
+	// such as `X-Forwarded-User`. The name is the actor in `outbox_audit`.
+	ActorHeader string `yaml:"actor_header" print:"set" unset:"none: the actor is 'console'"`
+
+	// Addresses and networks of the proxies whose `actor_header` counts, such as
+	// `127.0.0.1` or `10.1.0.0/16`. The header of any other client is ignored.
+	//
+	// See [Admin.Proxies].
+	TrustedProxies []string `yaml:"trusted_proxies" print:"set" kind:"list of addresses and networks"`
+
+	// Whether the console shows the payloads of events.
+	Payloads string `yaml:"payloads" enum:"shown,hidden"`
 }
 
 // AdminTLS are PEM files. They are read again when they change.
 type AdminTLS struct {
-	CertFile string `yaml:"cert_file" jsonschema_description:"PEM file of the certificate and of those that lead to its authority, relative to the configuration file. Read again when it changes; an unusable file leaves the old certificate in use." kind:"path"`
-	KeyFile  string `yaml:"key_file" jsonschema_description:"PEM file of the key that belongs to 'cert_file'. Read again when it changes." kind:"path"`
+	// PEM file of the certificate and of those that lead to its authority, relative
+	// to the configuration file. Read again when it changes; an unusable file
+	// leaves the old certificate in use.
+	CertFile string `yaml:"cert_file" kind:"path"`
+
+	// PEM file of the key that belongs to `cert_file`. Read again when it changes.
+	KeyFile string `yaml:"key_file" kind:"path"`
 }
 
 // Alerts configures notifications about problems that require an operator.
 type Alerts struct {
-	To            []string      `yaml:"to" jsonschema_description:"Destinations that receive the alerts, as events of the type 'notifyd.alert'." kind:"list of names"`
-	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=relay,enum=retention,enum=waiting" jsonschema_description:"Incidents to report." unset:"all"`
-	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts. Incidents in between go into the next one."`
-	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before an alert reports it; '0' is never."`
+	// Destinations that receive the alerts, as events of the type `notifyd.alert`.
+	To []string `yaml:"to" kind:"list of names"`
+
+	// Incidents to report.
+	On []string `yaml:"on" enum:"dead_letter,destination,database,listener,relay,retention,waiting" unset:"all"`
+
+	// Shortest time between two alerts. Incidents in between go into the next one.
+	Every time.Duration `yaml:"every"`
+
+	// How long an event may wait, retries included, before an alert reports it; `0`
+	// is never.
+	OldestWaiting time.Duration `yaml:"oldest_waiting"`
 }
 
 // alertKinds are the words of alerts.on.
@@ -131,7 +195,11 @@ type Destination struct {
 // Lane holds the settings that destinations of every type have.
 type Lane struct {
 	delivery.Lane
-	RateKey string `yaml:"rate_key" print:"set" jsonschema_description:"Gives each value of the expression, such as 'payload.customer_id', the rate limit for itself. Events for which it fails share one." kind:"expression in CEL"`
+
+	// Applies the rate limit to each value of the expression, such as
+	// `payload.customer_id`, separately. Events for which the expression fails
+	// share one limit.
+	RateKey string `yaml:"rate_key" print:"set" kind:"expression in CEL"`
 
 	key *when.Expression // of RateKey; nil without one
 }
@@ -173,9 +241,17 @@ func (c *Config) IgnoredByStream() (all []Mistake) {
 
 // Route sends the events whose type matches to one or more destinations.
 type Route struct {
-	Match string   `yaml:"match" jsonschema:"required" jsonschema_description:"An event type, a prefix such as 'order.*', or '*' for every event. The most specific match wins."`
-	To    []string `yaml:"to" jsonschema:"required,minItems=1" jsonschema_description:"Destinations that receive the event, independently of each other." kind:"list of names"`
-	When  string   `yaml:"when" print:"set" jsonschema_description:"Condition over 'payload', 'headers' and 'event', such as 'payload.total > 100'. Only events that meet it go to the destinations; an event for which it fails becomes a dead letter." kind:"condition in CEL"`
+	// An event type, a prefix such as `order.*`, or `*` for every event. The most
+	// specific match wins.
+	Match string `yaml:"match" jsonschema:"required"`
+
+	// Destinations that receive the event, independently of each other.
+	To []string `yaml:"to" jsonschema:"required,minItems=1" kind:"list of names"`
+
+	// Condition over `payload`, `headers` and `event`, such as
+	// `payload.total > 100`. Only events that meet it go to the destinations; an
+	// event for which it fails becomes a dead letter.
+	When string `yaml:"when" print:"set" kind:"condition in CEL"`
 
 	filter *Filter // nil without When
 	place  string  // file, line and column of match

@@ -16,13 +16,30 @@ import (
 
 // Database holds the connection to PostgreSQL.
 type Database struct {
-	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string: 'postgres://user:password@host:5432/db', or 'host=... dbname=...'." unset:"'$DATABASE_URL', then the variables 'PG*' of libpq"`
-	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database. Needed where 'url' leads through a pooler in transaction mode, where LISTEN hears nothing: a stream uses it for LISTEN, a queue for everything." unset:"'database.url'"`
-	Schema    string          `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
-	// PasswordCommand and AWSRegion are identities in place of a password in a connection string.
-	PasswordCommand  []string      `yaml:"password_command" jsonschema_description:"Program with its arguments that prints a password or a token on one line, for connection strings without a password. It is run without a shell, for a new connection, and has 8 s." kind:"list of strings"`
-	PasswordLifetime time.Duration `yaml:"password_lifetime" jsonschema_description:"How long the output of 'password_command' is used for new connections: less than the password is valid. '0' runs the program for every connection."`
-	AWSRegion        string        `yaml:"aws_region" jsonschema_description:"Region of a database of Amazon RDS or Aurora that authenticates with IAM, for connection strings without a password. The identity is that of the AWS SDK."`
+	// Connection string: `postgres://user:password@host:5432/db`, or
+	// `host=... dbname=...`.
+	URL handlers.Secret `yaml:"url" unset:"'$DATABASE_URL', then the variables 'PG*' of libpq"`
+
+	// Connection string that leads directly to the database. Needed where `url`
+	// leads through a pooler in transaction mode, where LISTEN hears nothing: a
+	// stream uses it for LISTEN, a queue for everything.
+	ListenURL handlers.Secret `yaml:"listen_url" unset:"'database.url'"`
+
+	// PostgreSQL schema that holds the outbox tables.
+	Schema string `yaml:"schema"`
+
+	// Program with its arguments that prints a password or a token on one line, for
+	// connection strings without a password. It is run without a shell, for a new
+	// connection, and has 8 s.
+	PasswordCommand []string `yaml:"password_command" kind:"list of strings"`
+
+	// How long the output of `password_command` is used for new connections: less
+	// than the password is valid. `0` runs the program for every connection.
+	PasswordLifetime time.Duration `yaml:"password_lifetime"`
+
+	// Region of a database of Amazon RDS or Aurora that authenticates with IAM, for
+	// connection strings without a password. The AWS SDK finds the identity.
+	AWSRegion string `yaml:"aws_region"`
 
 	// passwords is a pointer, so that all outboxes of a file share a run of the program.
 	passwords *credential.Passwords

@@ -13,6 +13,10 @@ type setting struct {
 	name    string
 	targets []reflect.Value
 	rule    field.Rule
+
+	// owner and field are where the first target is declared.
+	owner reflect.Type
+	field string
 }
 
 // settingsOf lists the keys of all given structs, each key once.
@@ -31,7 +35,10 @@ func settingsOf(structs ...reflect.Value) []setting {
 				continue
 			}
 			if name != "" {
-				all = merge(all, setting{name, []reflect.Value{value}, field.RuleOf(f.Tag)})
+				all = merge(all, setting{
+					name: name, targets: []reflect.Value{value}, rule: field.RuleOf(f.Tag),
+					owner: s.Type(), field: f.Name,
+				})
 			}
 		}
 	}

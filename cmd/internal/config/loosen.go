@@ -19,11 +19,11 @@ const expansionPattern = `\$\{(env|file):`
 const orNull = "null"
 
 // loosen completes the schema of the setting v, whose value is the default.
-func loosen(s *jsonschema.Schema, v reflect.Value, or ...string) error {
+func loosen(s *jsonschema.Schema, v reflect.Value, d Descriptions, or ...string) error {
 	if v.Kind() == reflect.Pointer {
 		v = pointed(v)
 	}
-	types, err := loosenType(s, v)
+	types, err := loosenType(s, v, d)
 	if err != nil || types == nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func loosen(s *jsonschema.Schema, v reflect.Value, or ...string) error {
 }
 
 // loosenType returns the JSON types that the file may use for v, nil for any.
-func loosenType(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
+func loosenType(s *jsonschema.Schema, v reflect.Value, d Descriptions) ([]string, error) {
 	if v.Type() == reflect.TypeFor[time.Duration]() {
 		s.Pattern = durationPattern + "|" + expansionPattern
 		s.Minimum, s.Maximum = "0", "0" // for numbers: only 0 needs no unit
@@ -55,14 +55,14 @@ func loosenType(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
 	case k == reflect.Interface:
 		return nil, nil
 	case k == reflect.Struct:
-		return []string{"object"}, loosenStruct(s, v)
+		return []string{"object"}, loosenStruct(s, v, d)
 	case k == reflect.Map:
 		if s.AdditionalProperties != nil {
-			return []string{"object"}, loosen(s.AdditionalProperties, reflect.Zero(v.Type().Elem()), orNull)
+			return []string{"object"}, loosen(s.AdditionalProperties, reflect.Zero(v.Type().Elem()), d, orNull)
 		}
 		return []string{"object"}, nil
 	case k == reflect.Slice:
-		return loosenSlice(s, v)
+		return loosenSlice(s, v, d)
 	default:
 		s.Pattern = expansionPattern // for strings: the number comes from elsewhere
 		return []string{s.Type, "string"}, nil
@@ -76,7 +76,7 @@ func loosenShort(s *jsonschema.Schema, r field.Rule) {
 	*s = jsonschema.Schema{Default: word.Default, AnyOf: append(slices.Clip(word.AnyOf), &mapping)}
 }
 
-func loosenSlice(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
+func loosenSlice(s *jsonschema.Schema, v reflect.Value, d Descriptions) ([]string, error) {
 	if s.Items == nil { // the destinations, which are written as a mapping
 		return []string{"object"}, nil
 	}
@@ -85,7 +85,17 @@ func loosenSlice(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
 	if elem.Kind() == reflect.String {
 		types = append(types, "string") // one string stands for a list of it
 	}
-	return types, loosen(s.Items, elem)
+	return types, loosen(s.Items, elem, d)
+}
+
+// setWords limits a text, or the elements of a list, to words.
+func setWords(s *jsonschema.Schema, words []string) {
+	if s.Items != nil {
+		s = s.Items
+	}
+	for _, word := range words {
+		s.Enum = append(s.Enum, word)
+	}
 }
 
 func setTypes(s *jsonschema.Schema, types []string) {

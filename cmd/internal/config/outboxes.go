@@ -21,20 +21,45 @@ const defaultEvery = 30 * time.Second
 // Outboxes are the outboxes of a daemon that has many: those of a list, and those that a query finds.
 // The zero value is a daemon with one, that of Config.Database.
 type Outboxes struct {
-	List  []Outbox      `yaml:"list" jsonschema_description:"Outboxes, each with its own schema or database."`
-	Query string        `yaml:"query" print:"set" jsonschema_description:"Statement that lists further outboxes, sent to 'database.url' in a transaction that cannot write. Its columns are 'name', and as needed 'schema', 'database' and 'url'; null means the same as a key that is left out." kind:"SQL"`
-	Hosts []string      `yaml:"hosts" jsonschema_description:"Hosts of database servers that the column 'url' may name, besides those in the connection strings of this file. Passwords and tokens of this daemon are sent to no others." kind:"list of hosts"`
-	Every time.Duration `yaml:"every" jsonschema_description:"How often the query is sent." kind:"duration, at least '1s'"`
+	// Outboxes, each with its own schema or database.
+	List []Outbox `yaml:"list"`
+
+	// Statement that lists further outboxes, sent to `database.url` in a
+	// transaction that cannot write. Its columns are `name`, and as needed
+	// `schema`, `database` and `url`; null means the same as a key that is left
+	// out.
+	Query string `yaml:"query" print:"set" kind:"SQL"`
+
+	// Hosts of database servers that the column `url` may name, in addition to the
+	// hosts in the connection strings of this file. Passwords and tokens of this
+	// daemon are sent to no others.
+	Hosts []string `yaml:"hosts" kind:"list of hosts"`
+
+	// How often the query is sent.
+	Every time.Duration `yaml:"every" kind:"duration, at least '1s'"`
 }
 
 // Outbox is one of several outboxes. A setting that it omits has the value of the file.
 type Outbox struct {
-	Name      string          `yaml:"name" jsonschema:"required" jsonschema_description:"Name in metrics, logs, commands and the ids of events: at most 63 letters, digits, '-' and '_', beginning with a letter or a digit."`
-	Schema    string          `yaml:"schema" print:"set" jsonschema_description:"PostgreSQL schema of its tables." unset:"'database.schema'"`
-	Database  string          `yaml:"database" print:"set" jsonschema_description:"Name of its database, on the server and with the user of 'database.url'." unset:"that of 'database.url'"`
-	URL       handlers.Secret `yaml:"url" jsonschema_description:"Connection string of its database, in place of 'database'." unset:"'database.url'"`
-	ListenURL handlers.Secret `yaml:"listen_url" jsonschema_description:"Like 'database.listen_url', for an outbox that has a 'url'."`
-	Routes    []Route         `yaml:"routes" jsonschema_description:"Routes of this outbox, in place of the file's. The outbox has the destinations that its routes name." kind:"list, as 'routes'" unset:"the file's 'routes'"`
+	// Name in metrics, logs, commands and the ids of events: at most 63 letters,
+	// digits, `-` and `_`, beginning with a letter or a digit.
+	Name string `yaml:"name" jsonschema:"required"`
+
+	// PostgreSQL schema of its tables.
+	Schema string `yaml:"schema" print:"set" unset:"'database.schema'"`
+
+	// Name of its database, on the server and with the user of `database.url`.
+	Database string `yaml:"database" print:"set" unset:"that of 'database.url'"`
+
+	// Connection string of its database, in place of `database`.
+	URL handlers.Secret `yaml:"url" unset:"'database.url'"`
+
+	// Like `database.listen_url`, for an outbox that has a `url`.
+	ListenURL handlers.Secret `yaml:"listen_url"`
+
+	// Routes of this outbox, in place of the file's. The outbox has the
+	// destinations that its routes name.
+	Routes []Route `yaml:"routes" kind:"list, as 'routes'" unset:"the file's 'routes'"`
 }
 
 // Used reports whether there are many outboxes.

@@ -18,10 +18,10 @@ import (
 // Reference returns page, a Markdown text, with the table of each section of notifyd.yaml and of each destination type
 // written anew between its markers: the lines "<!-- settings: NAME -->" and "<!-- end of settings -->". NAME is
 // "top level", a key of the file such as "relay", "destinations.NAME" for the settings of every destination, or
-// "type: email". It returns an error if a table has no marker or two, a marker has no table or no end, or the tags of a
-// setting do not describe it.
-func Reference(page []byte, registry Registry) ([]byte, error) {
-	all, err := tablesOf(registry)
+// "type: email". It returns an error if a table has no marker or two, a marker has no table or no end, or a setting has no
+// description.
+func Reference(page []byte, registry Registry, descriptions Descriptions) ([]byte, error) {
+	all, err := tablesOf(registry, descriptions)
 	if err != nil {
 		return nil, fmt.Errorf("config: reference: %w", err)
 	}
@@ -64,18 +64,19 @@ var tableRegexp = regexp.MustCompile(`(?ms)^` + tablePrefix + `([^\n]*?) -->\n(.
 
 // tables holds Markdown tables by name.
 type tables struct {
-	names []string
-	text  map[string]string
+	descriptions Descriptions
+	names        []string
+	text         map[string]string
 }
 
 // tablesOf returns the tables of the file, in the file's order.
-func tablesOf(registry Registry) (*tables, error) {
-	all := &tables{text: make(map[string]string)}
+func tablesOf(registry Registry, descriptions Descriptions) (*tables, error) {
+	all := &tables{descriptions: descriptions, text: make(map[string]string)}
 	root := settingsOf(reflect.ValueOf(defaults()).Elem())
 	var top []row
 	var errs []error
 	for _, s := range root {
-		r, err := rowOf(s, "")
+		r, err := all.rowOf(s, "")
 		top, errs = append(top, r), append(errs, err)
 	}
 	all.add("top level", top)
@@ -94,10 +95,10 @@ func tablesOf(registry Registry) (*tables, error) {
 
 func (t *tables) addDestinations(registry Registry) error {
 	lane := defaultLane()
-	kind := row{"type", words(registry.names()), "required", markdown(typeDescription)}
+	kind := row{"type", words(registry.names()), "required", typeDescription}
 	errs := []error{t.addStruct("destinations.NAME", reflect.ValueOf(&lane).Elem(), "", kind)}
 	for _, name := range registry.names() {
-		own, _, err := registry[name].effective()
+		own, err := registry[name].effective()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("type: %s: %w", name, err))
 			continue
@@ -109,7 +110,7 @@ func (t *tables) addDestinations(registry Registry) error {
 
 // addStruct adds the table of a struct whose keys begin with prefix. The given rows stand first.
 func (t *tables) addStruct(name string, v reflect.Value, prefix string, before ...row) error {
-	rows, err := rowsOf(v, prefix)
+	rows, err := t.rowsOf(v, prefix)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -131,9 +132,9 @@ func (t *tables) add(name string, rows []row) {
 type row struct{ key, kind, unset, meaning string }
 
 // rowsOf describes the settings of a struct, nested ones included. A field with the tag kind has no nested ones.
-func rowsOf(v reflect.Value, prefix string) (all []row, err error) {
+func (t *tables) rowsOf(v reflect.Value, prefix string) (all []row, err error) {
 	for _, s := range settingsOf(v) {
-		r, err := rowOf(s, prefix)
+		r, err := t.rowOf(s, prefix)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +150,7 @@ func rowsOf(v reflect.Value, prefix string) (all []row, err error) {
 			value = pointed(value)
 		}
 		if value.Kind() == reflect.Struct && !isText(value.Type()) {
-			inner, err := rowsOf(value, below)
+			inner, err := t.rowsOf(value, below)
 			if err != nil {
 				return nil, err
 			}
@@ -160,12 +161,12 @@ func rowsOf(v reflect.Value, prefix string) (all []row, err error) {
 }
 
 var (
-	errNoDescription = errors.New(`the field needs a tag jsonschema_description, or else the yaml tag "-"`)
+	errNoDescription = errors.New(`the field needs a doc comment, or else the yaml tag "-"`)
 	errNoUnset       = errors.New("the field needs a tag unset: its default cannot be printed")
 )
 
-func rowOf(s setting, prefix string) (row, error) {
-	r := row{prefix + s.name, markdown(s.rule.Kind), markdown(s.rule.Unset), markdown(s.rule.Description)}
+func (t *tables) rowOf(s setting, prefix string) (row, error) {
+	r := row{prefix + s.name, markdown(ticked(s.rule.Kind)), markdown(ticked(s.rule.Unset)), markdown(t.descriptions.of(s))}
 	if r.meaning == "" {
 		return r, fmt.Errorf("%s: %w", r.key, errNoDescription)
 	}
@@ -294,9 +295,9 @@ var quoted = regexp.MustCompile(`(^|[\s(])'([^']+)'`)
 // ticked returns the text of a tag with its code in backticks.
 func ticked(s string) string { return quoted.ReplaceAllString(s, "$1`$2`") }
 
-// markdown returns the text of a tag as a cell of a table.
+// markdown returns a text with code in backticks as a cell of a table.
 func markdown(s string) string {
-	parts := strings.Split(ticked(s), "`")
+	parts := strings.Split(s, "`")
 	for i := range parts {
 		if i%2 == 0 { // outside of code
 			parts[i] = strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(parts[i])

@@ -9,33 +9,33 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 )
 
-// described has a field of every kind that the reference describes.
+// described has a field of every kind that the reference describes; withTests has the descriptions.
 type described struct {
-	Host    string            `yaml:"host" jsonschema_description:"Name of the <server>, as 'a|b' or *." unset:"required"`
-	Port    int               `yaml:"port" jsonschema:"minimum=1,maximum=65535" jsonschema_description:"TCP port." unset:"25; 465 with 'tls: {}'"`
-	Retries uint8             `yaml:"retries" jsonschema:"minimum=2" jsonschema_description:"The server's limit."`
-	Ratio   float64           `yaml:"ratio" jsonschema:"maximum=0.5" jsonschema_description:"Ratio."`
-	Secret  handlers.Secret   `yaml:"password" jsonschema_description:"Password."`
-	Keys    []handlers.Secret `yaml:"keys" jsonschema_description:"Keys."`
-	Subject string            `yaml:"subject" jsonschema:"required" jsonschema_description:"Subject." kind:"template"`
-	Mode    string            `yaml:"mode" jsonschema:"enum=fast,enum=safe" jsonschema_description:"Mode."`
-	Modes   []string          `yaml:"modes" jsonschema:"enum=fast,enum=safe" jsonschema_description:"Modes."`
-	Wait    time.Duration     `yaml:"wait" jsonschema_description:"Wait."`
-	Never   time.Duration     `yaml:"never" jsonschema_description:"Never."`
-	Dry     *bool             `yaml:"dry" jsonschema_description:"Dry."`
-	Wet     bool              `yaml:"wet" jsonschema_description:"Wet."`
-	Headers map[string]string `yaml:"headers" jsonschema_description:"Headers."`
-	Level   upper             `yaml:"level" jsonschema_description:"Level."`
-	Any     any               `yaml:"any" jsonschema_description:"Anything."`
-	TLS     *describedTLS     `yaml:"tls" jsonschema_description:"TLS."`
-	Limits  []describedTLS    `yaml:"limits" jsonschema_description:"Limits."`
-	Hidden  []describedTLS    `yaml:"hidden" jsonschema_description:"Hidden." kind:"list, as 'limits'"`
-	Batch   int               `yaml:"batch" jsonschema_description:"Batch."`
+	Host    string            `yaml:"host" unset:"required"`
+	Port    int               `yaml:"port" jsonschema:"minimum=1,maximum=65535" unset:"25; 465 with 'tls: {}'"`
+	Retries uint8             `yaml:"retries" jsonschema:"minimum=2"`
+	Ratio   float64           `yaml:"ratio" jsonschema:"maximum=0.5"`
+	Secret  handlers.Secret   `yaml:"password"`
+	Keys    []handlers.Secret `yaml:"keys"`
+	Subject string            `yaml:"subject" jsonschema:"required" kind:"template"`
+	Mode    string            `yaml:"mode" enum:"fast,safe"`
+	Modes   []string          `yaml:"modes" enum:"fast,safe"`
+	Wait    time.Duration     `yaml:"wait"`
+	Never   time.Duration     `yaml:"never"`
+	Dry     *bool             `yaml:"dry"`
+	Wet     bool              `yaml:"wet"`
+	Headers map[string]string `yaml:"headers"`
+	Level   upper             `yaml:"level"`
+	Any     any               `yaml:"any"`
+	TLS     *describedTLS     `yaml:"tls"`
+	Limits  []describedTLS    `yaml:"limits"`
+	Hidden  []describedTLS    `yaml:"hidden" kind:"list, as 'limits'"`
+	Batch   int               `yaml:"batch"`
 	None    string            `yaml:"-"`
 }
 
 type describedTLS struct {
-	Name string `yaml:"name" jsonschema_description:"Name." unset:"'host'"`
+	Name string `yaml:"name" unset:"'host'"`
 }
 
 func (*described) Validate() error { return nil }
@@ -87,7 +87,7 @@ func page() string {
 // TestReference: each table stands between its markers, the text around them stays, and a second time changes nothing.
 func TestReference(t *testing.T) {
 	t.Parallel()
-	once, err := config.Reference([]byte(page()), describedRegistry())
+	once, err := config.Reference([]byte(page()), describedRegistry(), withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestReference(t *testing.T) {
 	if strings.Contains(string(once), "old\n") || strings.Count(string(once), "\nmore\n") != strings.Count(page(), "\nmore\n") {
 		t.Errorf("the text around the tables changed:\n%s", once)
 	}
-	twice, err := config.Reference(once, describedRegistry())
+	twice, err := config.Reference(once, describedRegistry(), withTests(t))
 	if err != nil || string(twice) != string(once) {
 		t.Errorf("the second time writes, %v\n%s", err, twice)
 	}
@@ -122,10 +122,45 @@ type undescribed struct {
 func (*undescribed) Validate() error { return nil }
 
 type unprintable struct {
-	Secret handlers.Secret `yaml:"secret" jsonschema_description:"Secret."`
+	Secret handlers.Secret `yaml:"secret"`
 }
 
 func (*unprintable) Validate() error { return nil }
+
+// withTests returns the descriptions of all settings, and those of the types above.
+func withTests(t *testing.T) config.Descriptions {
+	t.Helper()
+	all, err := config.AllDescriptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	all["cmd/internal/config_test"] = map[string]string{
+		"described.Host":     "Name of the <server>, as `a|b` or *.",
+		"described.Port":     "TCP port.",
+		"described.Retries":  "The server's limit.",
+		"described.Ratio":    "Ratio.",
+		"described.Secret":   "Password.",
+		"described.Keys":     "Keys.",
+		"described.Subject":  "Subject.",
+		"described.Mode":     "Mode.",
+		"described.Modes":    "Modes.",
+		"described.Wait":     "Wait.",
+		"described.Never":    "Never.",
+		"described.Dry":      "Dry.",
+		"described.Wet":      "Wet.",
+		"described.Headers":  "Headers.",
+		"described.Level":    "Level.",
+		"described.Any":      "Anything.",
+		"described.TLS":      "TLS.",
+		"described.Limits":   "Limits.",
+		"described.Hidden":   "Hidden.",
+		"described.Batch":    "Batch.",
+		"describedTLS.Name":  "Name.",
+		"unprintable.Secret": "Secret.",
+	}
+	return all
+}
 
 func TestReferenceRefuses(t *testing.T) {
 	t.Parallel()
@@ -141,7 +176,7 @@ func TestReferenceRefuses(t *testing.T) {
 		"unknown marker": {page() + table("type: sampel"), nil, "<!-- settings: type: sampel -->: there is no such table: remove it"},
 		"two markers":    {page() + table("relay"), nil, "<!-- settings: relay -->: is there twice: remove one"},
 		"no end":         {strings.Replace(page(), "<!-- end of settings -->", "", 1), nil, "<!-- settings: top level -->: has no end: add the line <!-- end of settings -->"},
-		"no description": {page(), &undescribed{}, "type: sample: host: the field needs a tag jsonschema_description"},
+		"no description": {page(), &undescribed{}, "type: sample: host: the field needs a doc comment"},
 		"a secret":       {page(), &unprintable{handlers.NewSecret("swordfish")}, "type: sample: secret: the field needs a tag unset"},
 		"a collision":    {page(), &urgentSettings{}, "type: sample: priority: every destination has a setting of this name"},
 	}
@@ -152,7 +187,7 @@ func TestReferenceRefuses(t *testing.T) {
 			if c.settings != nil {
 				registry["sample"] = func() config.Settings { return c.settings }
 			}
-			out, err := config.Reference([]byte(c.page), registry)
+			out, err := config.Reference([]byte(c.page), registry, withTests(t))
 			if out != nil || err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "swordfish") {
 				t.Errorf("%v\nwant %s", err, c.want)
 			}
@@ -163,7 +198,7 @@ func TestReferenceRefuses(t *testing.T) {
 // TestSchemaDescribes: an editor shows what the tables of the reference have in columns of their own.
 func TestSchemaDescribes(t *testing.T) {
 	t.Parallel()
-	data, err := config.Schema(describedRegistry())
+	data, err := config.Schema(describedRegistry(), withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,15 +14,14 @@ import (
 // Fields may be strings, booleans, numbers, time.Duration, handlers.Secret,
 // pointers, structs, slices and maps of these, and types that implement
 // encoding.TextUnmarshaler. A slice of strings accepts a single string as well.
-// Reading a file enforces required, enum=, minimum= and maximum= of the tag
-// "jsonschema"; the JSON Schema has the whole tag.
+// Reading a file enforces the tag "enum", and required, minimum= and maximum= of the
+// tag "jsonschema"; the JSON Schema has the whole tag.
 //
-// Three tags describe a field in [Schema] and [Reference]. They write code in single quotes, as in
-// 'tls: implicit', because a tag cannot contain backticks:
+// The first paragraph of a field's doc comment describes it in [Schema] and [Reference], with code in backticks:
+// [Descriptions]. Two tags write code in single quotes, as in 'tls: implicit', because a tag cannot contain backticks:
 //
-//	jsonschema_description  the meaning, in one or two sentences
-//	kind                    the type, if the type of the field does not tell it: template, path, 1 to 100
-//	unset                   the default, if the value of the field does not tell it: required, 'host', 587; 465 with 'tls: implicit'
+//	kind   the type, if the type of the field does not tell it: template, path, 1 to 100
+//	unset  the default, if the value of the field does not tell it: required, 'host', 587; 465 with 'tls: implicit'
 type Settings interface {
 	// Validate returns the mistakes that the types cannot express, joined by
 	// errors.Join, each a [*handlers.FieldError] whose path is relative to the struct.

@@ -11,30 +11,40 @@ import (
 	"github.com/invopop/jsonschema"
 
 	"github.com/notifyd/notifyd/handlers"
-	"github.com/notifyd/notifyd/internal/field"
 )
 
 // Schema returns the JSON Schema of notifyd.yaml for the given destination
 // types, for editors. [Parse] refuses all that the schema refuses; only Parse
 // checks settings that depend on each other.
-func Schema(registry Registry) ([]byte, error) {
+func Schema(registry Registry, descriptions Descriptions) ([]byte, error) {
 	c := defaults()
-	root, err := schemaOf(reflect.ValueOf(c).Elem())
+	root, err := schemaOf(reflect.ValueOf(c).Elem(), descriptions)
 	if err != nil {
 		return nil, err
 	}
 	version := property(root, "version")
 	version.Const, version.Pattern, version.Extras = supportedVersion, "", nil // not even by an expansion
+	lane := defaultLane()
+	common, err := schemaOf(reflect.ValueOf(&lane).Elem(), descriptions)
+	if err != nil {
+		return nil, err
+	}
+	root.Definitions = make(jsonschema.Definitions)
+	for pair := common.Properties.Oldest(); pair != nil; pair = pair.Next() {
+		root.Definitions[pair.Key] = pair.Value
+	}
+
 	destinations := property(root, "destinations")
 	destinations.PropertyNames = &jsonschema.Schema{Pattern: destinationName}
 	destinations.AdditionalProperties = &jsonschema.Schema{}
 	for _, name := range registry.names() {
-		branch, err := branchOf(name, registry[name])
+		branch, err := branchOf(name, registry[name], common, descriptions)
 		if err != nil {
 			return nil, fmt.Errorf("destination type %s: %w", name, err)
 		}
 		destinations.AdditionalProperties.OneOf = append(destinations.AdditionalProperties.OneOf, branch)
 	}
+
 	root.Version = jsonschema.Version
 	root.Title = "notifyd configuration"
 	out, err := json.MarshalIndent(root, "", "  ")
@@ -44,24 +54,21 @@ func Schema(registry Registry) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// branchOf returns the schema of a destination of one type: the type, the
-// handler's settings and those of every lane.
-func branchOf(name string, t Type) (*jsonschema.Schema, error) {
-	own, common, err := t.effective()
+// branchOf returns the schema of a destination of one type: the type, the handler's settings, and references to those of
+// every lane, which stand once in the definitions.
+func branchOf(name string, t Type, common *jsonschema.Schema, d Descriptions) (*jsonschema.Schema, error) {
+	own, err := t.effective()
 	if err != nil {
 		return nil, err
 	}
-	branch, err := schemaOf(own)
+	branch, err := schemaOf(own, d)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := schemaOf(common)
-	if err != nil {
-		return nil, err
-	}
-	for pair := rest.Properties.Oldest(); pair != nil; pair = pair.Next() {
+
+	for pair := common.Properties.Oldest(); pair != nil; pair = pair.Next() {
 		if property(branch, pair.Key) == nil {
-			branch.Properties.Set(pair.Key, pair.Value)
+			branch.Properties.Set(pair.Key, &jsonschema.Schema{Ref: "#/$defs/" + pair.Key})
 		}
 	}
 	branch.Properties.Set("type", &jsonschema.Schema{Const: name, Description: typeDescription})
@@ -76,14 +83,14 @@ func branchOf(name string, t Type) (*jsonschema.Schema, error) {
 // typeDescription describes the key "type", for which no struct has a field.
 const typeDescription = "Kind of destination, which decides what other keys there are. Cannot be an expansion."
 
-// effective returns the settings of a destination that sets nothing: those of its type, and those of every lane.
-func (t Type) effective() (own, common reflect.Value, err error) {
+// effective returns the settings of a type in a destination that sets nothing.
+func (t Type) effective() (reflect.Value, error) {
 	lane, settings := defaultLane(), t()
-	common = reflect.ValueOf(&lane).Elem()
-	shared := settingsOf(common, reflect.Indirect(reflect.ValueOf(settings)))
+	shared := settingsOf(reflect.ValueOf(&lane).Elem(), reflect.Indirect(reflect.ValueOf(settings)))
 	if err := collisions(shared); err != nil {
-		return own, common, err
+		return reflect.Value{}, err
 	}
+
 	shareDefaults(shared)
 	if d, ok := settings.(Dependent); ok {
 		d.Complete(func(string) bool { return false })
@@ -91,7 +98,7 @@ func (t Type) effective() (own, common reflect.Value, err error) {
 	if e, ok := settings.(Effective); ok {
 		settings = e.Effective()
 	}
-	return reflect.Indirect(reflect.ValueOf(settings)), common, nil
+	return reflect.Indirect(reflect.ValueOf(settings)), nil
 }
 
 // collisions finds a name that means one thing to the lane and another to the
@@ -112,7 +119,7 @@ func property(s *jsonschema.Schema, name string) *jsonschema.Schema {
 
 // schemaOf reflects a struct and then loosens each setting: the file may have an
 // expansion in place of its type, or nothing at all.
-func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
+func schemaOf(v reflect.Value, d Descriptions) (s *jsonschema.Schema, err error) {
 	defer func() { // the library panics at a type that it does not know
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s: %v", v.Type(), r)
@@ -127,7 +134,7 @@ func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
 	}
 	s = r.ReflectFromType(v.Type())
 	s.Version = ""
-	return s, loosenStruct(s, v)
+	return s, loosenStruct(s, v, d)
 }
 
 var (
@@ -148,7 +155,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 	}
 }
 
-func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
+func loosenStruct(s *jsonschema.Schema, v reflect.Value, d Descriptions) error {
 	for _, f := range settingsOf(v) {
 		p := property(s, f.name)
 		if p == nil {
@@ -158,7 +165,8 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
 		if slices.Contains(s.Required, f.name) {
 			or = nil
 		}
-		if err := loosen(p, f.targets[0], or...); err != nil {
+		setWords(p, f.rule.Enum)
+		if err := loosen(p, f.targets[0], d, or...); err != nil {
 			return err
 		}
 		if f.rule.Short != "" {
@@ -167,23 +175,26 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
 		if f.rule.Unset != "" {
 			p.Default = nil // it is a value that other settings decide
 		}
-		p.Description = descriptionOf(f.rule, f.targets[0].Type())
+		p.Description = descriptionOf(f, d)
 	}
 	return nil
 }
 
 // descriptionOf returns the description of a setting for an editor, with the default that the tag unset describes.
-func descriptionOf(r field.Rule, t reflect.Type) string {
-	text := []string{r.Description}
+func descriptionOf(s setting, d Descriptions) string {
+	text := []string{d.of(s)}
+	t := s.targets[0].Type()
 	if t == reflect.TypeFor[handlers.Secret]() || t == reflect.TypeFor[[]handlers.Secret]() {
 		text = append(text, "A secret: best as ${env:NAME} or ${file:PATH}.")
 	}
+
+	unset := ticked(s.rule.Unset)
 	switch {
-	case r.Unset == "" || r.Unset == "none":
-	case strings.Contains(r.Unset, "required"):
-		text = append(text, strings.ToUpper(r.Unset[:1])+r.Unset[1:]+".")
+	case unset == "" || unset == "none":
+	case strings.Contains(unset, "required"):
+		text = append(text, strings.ToUpper(unset[:1])+unset[1:]+".")
 	default:
-		text = append(text, "Default: "+r.Unset+".")
+		text = append(text, "Default: "+unset+".")
 	}
-	return ticked(strings.Join(text, " "))
+	return strings.Join(text, " ")
 }

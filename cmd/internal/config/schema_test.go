@@ -2,17 +2,20 @@ package config_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"reflect"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/notifyd/notifyd/cmd/internal/config"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lab/testenv/schematest"
 )
 
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	text, err := config.Schema(registry())
+	text, err := config.Schema(registry(), withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +108,7 @@ func TestSchemaAndParseAgree(t *testing.T) {
 // TestSchemaIsReadable: the schema has descriptions and defaults for the editor.
 func TestSchemaIsReadable(t *testing.T) {
 	t.Parallel()
-	data, err := config.Schema(registry())
+	data, err := config.Schema(registry(), withTests(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +122,56 @@ func TestSchemaIsReadable(t *testing.T) {
 	}
 	if bytes.Count(data, []byte("$schema")) != 1 {
 		t.Error("there must be one $schema")
+	}
+}
+
+// TestSchemaHasLanesOnce: what every destination has stands once in the schema, with its description, and each type refers
+// to it, or has a setting of that name of its own.
+func TestSchemaHasLanesOnce(t *testing.T) {
+	t.Parallel()
+	types := registry()
+	data, err := config.Schema(types, withTests(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root struct {
+		Definitions map[string]struct{ Description string } `json:"$defs"`
+		Properties  struct {
+			Destinations struct {
+				AdditionalProperties struct {
+					OneOf []struct{ Properties map[string]any }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &root); err != nil {
+		t.Fatal(err)
+	}
+
+	lane := reflect.TypeFor[delivery.Lane]()
+	if len(root.Definitions) < lane.NumField() {
+		t.Errorf("%d definitions, and a lane has %d settings", len(root.Definitions), lane.NumField())
+	}
+	references := 0
+	for name, definition := range root.Definitions {
+		if definition.Description == "" {
+			t.Errorf("%s has no description", name)
+		}
+		for _, branch := range root.Properties.Destinations.AdditionalProperties.OneOf {
+			setting, _ := branch.Properties[name].(map[string]any)
+			if len(setting) == 0 {
+				t.Errorf("%s is missing in a type", name)
+			}
+			if ref, has := setting["$ref"]; has {
+				references++
+				if ref != "#/$defs/"+name {
+					t.Errorf("%s refers to %s", name, ref)
+				}
+			}
+		}
+	}
+	if least := (lane.NumField() - 3) * len(types); references < least {
+		t.Errorf("%d references, want at least %d", references, least)
 	}
 }
 
@@ -142,7 +195,7 @@ func (urgentSettings) Validate() error { return nil }
 func TestSchemaRefusesSettingsItCannotDescribe(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]config.Settings{"bad": &badSettings{}, "untagged": &untaggedSettings{}, "urgent": &urgentSettings{}} {
-		if out, err := config.Schema(config.Registry{name: func() config.Settings { return s }}); err == nil {
+		if out, err := config.Schema(config.Registry{name: func() config.Settings { return s }}, withTests(t)); err == nil {
 			t.Errorf("%s: no error: %s", name, out)
 		}
 	}

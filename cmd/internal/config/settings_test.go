@@ -34,7 +34,7 @@ type mailSettings struct {
 }
 
 type tlsSettings struct {
-	Mode   string      `yaml:"mode" jsonschema:"enum=none,enum=starttls,enum=tls"`
+	Mode   string      `yaml:"mode" enum:"none,starttls,tls"`
 	Limits []limitRule `yaml:"limits"`
 }
 
@@ -77,7 +77,7 @@ func (s *mailSettings) Validate() error {
 }
 
 type logSettings struct {
-	Format string `yaml:"format" jsonschema:"enum=json,enum=text"`
+	Format string `yaml:"format" enum:"json,text"`
 }
 
 func (logSettings) Validate() error { return nil }

@@ -14,8 +14,11 @@ type emailSettings struct {
 // emailLane has deliveries at once, each with a connection unless connections is set; and time for connecting and
 // sending together.
 type emailLane struct {
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Mails sent at the same time, each on its own connection."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one mail, connecting included."`
+	// Mails sent at the same time, each on its own connection.
+	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,maximum=100"`
+
+	// Longest time for one mail, connecting included.
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 // Complete implements config.Dependent: by default there is a connection for each delivery at once.

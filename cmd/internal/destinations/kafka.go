@@ -15,10 +15,17 @@ type kafkaSettings struct {
 	Settings[kafka.Config, kafkaLane]
 }
 
+// kafkaLane has the settings of a lane for the type "kafka".
 type kafkaLane struct {
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Batches written at the same time. Only 1 keeps the order of the events."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events written in one batch; 5000 by default with 'exactly_once'. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for one batch, whatever happens; above 'delivery_timeout'."`
+	// Batches written at the same time. Only 1 keeps the order of the events.
+	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,maximum=100"`
+
+	// Most events written in one batch; 5000 by default with `exactly_once`.
+	// Nothing waits for a batch to fill.
+	Batch int `yaml:"batch" jsonschema:"minimum=1,maximum=100000"`
+
+	// Longest time for one batch, whatever happens; above `delivery_timeout`.
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 // Validate implements config.Settings.

@@ -13,7 +13,9 @@ import (
 // logSettings are the settings of the type "log".
 type logSettings struct {
 	file.LogConfig
-	Output string `yaml:"output" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Where the lines go."`
+
+	// Where the lines go.
+	Output string `yaml:"output" enum:"stdout,stderr"`
 
 	stdout, stderr io.Writer
 }

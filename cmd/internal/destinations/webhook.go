@@ -14,10 +14,18 @@ type webhookSettings struct {
 	Settings[webhook.Config, webhookLane]
 }
 
+// webhookLane has the settings of a lane for the type "webhook".
 type webhookLane struct {
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Requests under way at the same time."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events in one request, with 'batch_format'. Nothing waits for a batch to fill."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time for the whole delivery, waiting for its turn included; above 'request_timeout'."`
+	// Requests under way at the same time.
+	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,maximum=1000"`
+
+	// Most events in one request, with `batch_format`. Nothing waits for a batch to
+	// fill.
+	Batch int `yaml:"batch" jsonschema:"minimum=1,maximum=100000"`
+
+	// Longest time for the whole delivery, waiting for its turn included; above
+	// `request_timeout`.
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 // Validate implements config.Settings.
@@ -26,11 +34,18 @@ func (s *webhookSettings) Validate() error {
 		return err
 	}
 
-	within := s.Config.Within()
+	perSecond := s.Config.HostRateLimit
+	if perSecond <= 0 {
+		return nil
+	}
+
 	// All that are under way may come for a turn at once.
-	if turns := (s.Lane.Timeout - within).Seconds() * s.Config.HostRateLimit; s.Config.HostRateLimit > 0 && float64(s.Lane.Concurrency) > max(turns, 1) {
-		return field.Errorf("concurrency", "of %d is too much for host_rate_limit: only %d requests get their turn in the %v "+
-			"between request_timeout and timeout, so set concurrency: %d, or a longer timeout", s.Lane.Concurrency, int(max(turns, 1)), s.Lane.Timeout-within, int(max(turns, 1)))
+	wait := s.Lane.Timeout - s.Config.Within()
+	turns := max(wait.Seconds()*perSecond, 1)
+	if float64(s.Lane.Concurrency) > turns {
+		return field.Errorf("concurrency",
+			"of %d is too much for host_rate_limit: only %d requests get their turn in the %v between request_timeout and timeout, "+
+				"so set concurrency: %d, or a longer timeout", s.Lane.Concurrency, int(turns), wait, int(turns))
 	}
 	return nil
 }

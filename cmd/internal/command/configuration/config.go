@@ -52,7 +52,11 @@ func newConfigSchemaCmd(a *command.App) *cobra.Command {
 		Short:   "Print the JSON Schema of the configuration file, for editors",
 		Example: "  notifyd config schema > notifyd.schema.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			schema, err := config.Schema(destinations.Registry("", a.Stdout, a.Stderr))
+			descriptions, err := config.AllDescriptions()
+			if err != nil {
+				return err
+			}
+			schema, err := config.Schema(destinations.Registry("", a.Stdout, a.Stderr), descriptions)
 			if err != nil {
 				return err
 			}
@@ -74,7 +78,11 @@ func newConfigReferenceCmd(a *command.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			page, err = config.Reference(page, destinations.Registry("", a.Stdout, a.Stderr))
+			descriptions, err := config.AllDescriptions()
+			if err != nil {
+				return err
+			}
+			page, err = config.Reference(page, destinations.Registry("", a.Stdout, a.Stderr), descriptions)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
