@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
@@ -21,16 +21,30 @@ import (
 // measures the floor: a bare connection that listens, and a claim in SQL. A time is negative if the handler was called
 // before COMMIT had returned to the writer.
 type Latency struct {
-	// Events is how many events of the relay, and as many of the floor, are measured.
-	Events int
-	// Rate is how many transactions begin per second.
-	Rate int
-	// Mode of the table. With [ModeBoth] a queue and a stream take turns.
-	Mode Mode
+	Events, Rate int
+	Mode         Mode
 	// HeldSnapshot and Foreign keep a transaction open, as in [Drain], every other second: half of the events are
 	// measured with the transaction, and half without.
 	HeldSnapshot bool
 	Foreign      string
+}
+
+// Define implements [Experiment].
+func (x *Latency) Define(cmd *cobra.Command) {
+	cmd.Use = "latency"
+	cmd.Short = "Time from a commit to the call of the handler"
+	cmd.Long = `latency writes events at a fixed rate, each in a separate transaction, and measures
+the time from the return of COMMIT to the call of the handler. In turns with
+that it measures the floor: a bare connection that listens, and a claim of the
+row in SQL. The exit code is 1 if an event was lost.`
+	cmd.Example = "  bench latency\n  bench latency --rate 2000 --events 8000 --json"
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.Events, "events", 2000, "`number` of events to measure")
+	flags.IntVar(&x.Rate, "rate", 500, "transactions per `second`")
+	flags.BoolVar(&x.HeldSnapshot, "held-snapshot", false, "measure as many events with an old snapshot held, in turns")
+	addForeign(flags, &x.Foreign, "measure as many events, in turns, while a transaction is open that has written: elsewhere, or here, which is an event")
+	addMode(flags, &x.Mode)
 }
 
 // Check implements [Experiment].
@@ -48,8 +62,6 @@ const (
 	disturbedBlockTime = time.Second
 	// blockPause lets the last events of a block arrive before the next one.
 	blockPause = 20 * time.Millisecond
-	// payloadBytes is the default size of a payload.
-	payloadBytes = 256
 )
 
 // lap is one turn: a side, with or without a transaction that disturbs it.
@@ -134,15 +146,16 @@ func (s *side) handled(id int64, at time.Duration) {
 }
 
 type latency struct {
-	*env
+	*Env
 	want    *Latency
 	tickets []ticket
 	start   time.Time
 	sides   []*side // the relays, then the floor
 }
 
-func (x *Latency) run(ctx context.Context, e *env) (*Result, error) {
-	l := &latency{env: e, want: x}
+// Run implements [Experiment].
+func (x *Latency) Run(ctx context.Context, e *Env) (*Result, error) {
+	l := &latency{Env: e, want: x}
 	l.plan()
 	if err := l.measure(ctx); err != nil {
 		return nil, err
@@ -177,7 +190,8 @@ func (l *latency) plan() {
 		n[l.tickets[i].side]++
 	}
 	for i, s := range l.sides {
-		s.marks, s.seen = make([]mark, n[i]+spare+1), newSightings(n[i]+spare)
+		s.marks = make([]mark, n[i]+spare+1)
+		s.seen = newSightings(n[i] + spare)
 		s.seen.want = int64(n[i])
 	}
 }
@@ -188,35 +202,39 @@ func (l *latency) relays() []*side { return l.sides[:len(l.sides)-1] }
 func (l *latency) floor() int { return len(l.sides) - 1 }
 
 func (l *latency) measure(ctx context.Context) (err error) {
+	var statements []string
 	for _, s := range l.sides {
-		if s.schema, err = l.migrateTo(ctx, "latency_"+s.name, s.notify, s.mode); err != nil {
+		s.schema, err = l.migrate(ctx, "latency_"+s.name, s.notify, s.mode)
+		if err != nil {
 			return err
 		}
+		statements = append(statements, s.insert())
 	}
-	conns, err := l.connectMany(ctx, writersFor(l.want.Rate), func(c *pgx.Conn) error { return l.prepareWriter(ctx, c) })
+	w, err := l.connectWriters(ctx, writersFor(l.want.Rate), statements...)
 	if err != nil {
-		return fmt.Errorf("connect the writers: %w", err)
+		return err
 	}
-	defer closeAll(ctx, conns)
+	defer w.close(ctx)
 
 	l.start = time.Now()
-	stopFloor, err := l.startFloor(ctx, l.sides[l.floor()])
+	floor, err := l.startFloor(ctx, l.sides[l.floor()])
 	if err != nil {
 		return fmt.Errorf("start the floor: %w", err)
 	}
-	defer func() { err = errors.Join(err, stopFloor()) }()
+	defer func() { err = errors.Join(err, floor.stop()) }()
 	for _, s := range l.relays() {
 		relay, err := l.relay(s)
 		if err != nil {
 			return err
 		}
-		r := start(ctx, relay.Run)
-		defer func() { err = errors.Join(err, r.stop()) }()
-		if err := r.ready(ctx, relay.Ready()); err != nil {
+		r, err := startRelay(ctx, relay)
+		if err != nil {
 			return err
 		}
+		defer func() { err = errors.Join(err, r.stop()) }()
 	}
-	if err := l.write(ctx, conns); err != nil {
+
+	if err := l.write(ctx, w); err != nil {
 		return err
 	}
 	for _, s := range l.sides {
@@ -225,8 +243,11 @@ func (l *latency) measure(ctx context.Context) (err error) {
 	return err
 }
 
+// insert returns the statement of the writers, which returns the id.
+func (s *side) insert() string { return insertSQL(s.schema) + " RETURNING id" }
+
 func (l *latency) relay(to *side) (*notifyd.Relay, error) {
-	relay, err := notifyd.New(l.pool, notifyd.Config{Schema: to.schema, Logger: l.Log})
+	relay, err := notifyd.New(l.Pool, notifyd.Config{Schema: to.schema, Logger: l.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -238,18 +259,18 @@ func (l *latency) relay(to *side) (*notifyd.Relay, error) {
 
 // disturb opens and closes the transaction at its turns.
 func (l *latency) disturb(ctx context.Context, all []turn) (err error) {
-	var conns []*pgx.Conn
-	defer func() { closeAll(ctx, conns) }()
+	var conns writers
+	defer func() { conns.close(ctx) }()
 	for _, t := range all {
-		if err := sleepTimer(ctx, time.Until(l.start.Add(t.at))); err != nil {
+		if err := pause(ctx, time.Until(l.start.Add(t.at))); err != nil {
 			return err
 		}
-		closeAll(ctx, conns)
+		conns.close(ctx)
 		conns = conns[:0]
+		if !t.on {
+			continue
+		}
 		for _, statement := range l.disturbances() {
-			if !t.on {
-				break
-			}
 			conn, err := l.transaction(ctx, statement)
 			if err != nil {
 				return err
@@ -266,9 +287,9 @@ func (l *latency) disturbances() (all []string) {
 		all = append(all, heldSnapshot)
 	}
 	switch l.want.Foreign {
-	case ForeignElsewhere:
+	case foreignElsewhere:
 		all = append(all, foreignWrite)
-	case ForeignHere:
+	case foreignHere:
 		for _, s := range l.relays() {
 			all = append(all, "BEGIN; INSERT INTO "+table(s.schema)+" (event_type, payload) VALUES ('"+eventType+"', '1')")
 		}
@@ -279,66 +300,40 @@ func (l *latency) disturbances() (all []string) {
 // writersFor returns how many writers sustain a rate even if a flush is slow: at 2,000/s each commit may take 16 ms.
 func writersFor(rate int) int { return min(max(rate/62, 8), 64) }
 
-func (l *latency) prepareWriter(ctx context.Context, c *pgx.Conn) error {
-	statements := map[string]string{"begin": "BEGIN", "commit": "COMMIT"}
-	for i, s := range l.sides {
-		statements["insert"+strconv.Itoa(i)] = insertSQL(s.schema) + " RETURNING id"
-	}
-	return prepare(ctx, c, statements)
-}
-
 // write writes every event at its time, each in a separate transaction.
-func (l *latency) write(ctx context.Context, conns []*pgx.Conn) error {
-	sleep, closeSleep, err := newSleeper()
-	if err != nil {
-		return err
-	}
-	due := make(chan int, len(l.tickets))
+func (l *latency) write(ctx context.Context, w writers) error {
 	offset := time.Since(l.start)
 	for i := range l.tickets {
 		l.tickets[i].at += offset // in the clock of the marks
 	}
-	tasks := []func(context.Context) error{func(ctx context.Context) error {
-		defer func() { _ = closeSleep() }() // a timer has nothing to flush
-		return pace(ctx, schedule{l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }}, due, sleep)
-	}}
-	if all := turns(l.tickets); len(all) > 0 {
-		tasks = append(tasks, func(ctx context.Context) error { return l.disturb(ctx, all) })
-	}
-	data := []byte(payload(payloadBytes))
-	for _, conn := range conns {
-		tasks = append(tasks, func(ctx context.Context) error {
-			for i := range due {
-				if err := l.writeOne(ctx, conn, i, data); err != nil {
-					return fmt.Errorf("write an event: %w", err)
-				}
-			}
-			return nil
+	plan := schedule{l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }}
+	data := payload(payloadBytes)
+	return together(ctx,
+		func(ctx context.Context) error { return l.disturb(ctx, turns(l.tickets)) },
+		func(ctx context.Context) error {
+			return w.onSchedule(ctx, plan, func(ctx context.Context, i int, conn *pgx.Conn) error { return l.writeOne(ctx, conn, i, data) })
 		})
-	}
-	return together(ctx, tasks...)
 }
 
-func (l *latency) writeOne(ctx context.Context, conn *pgx.Conn, i int, data []byte) error {
+func (l *latency) writeOne(ctx context.Context, conn *pgx.Conn, i int, data string) error {
 	to := l.sides[l.tickets[i].side]
 	begun := time.Since(l.start)
 	var id int64
-	err := fly(ctx, conn, statement{name: "begin"}, statement{
-		name: "insert" + strconv.Itoa(l.tickets[i].side), params: [][]byte{data},
-		row: func(values [][]byte) (err error) {
-			id, err = strconv.ParseInt(string(values[0]), 10, 64)
-			return err
-		},
-	})
-	if err != nil {
+	var flight pgx.Batch
+	flight.Queue("BEGIN")
+	flight.Queue(to.insert(), data).QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
+	if err := conn.SendBatch(ctx, &flight).Close(); err != nil {
 		return err
 	}
 	if id < 1 || id >= int64(len(to.marks)) {
 		return fmt.Errorf("unexpected id %d", id)
 	}
+
 	m := &to.marks[id]
-	m.ticket, m.begun, m.commit = i, begun, time.Since(l.start)
-	err = fly(ctx, conn, statement{name: "commit"})
+	m.ticket = i
+	m.begun = begun
+	m.commit = time.Since(l.start)
+	_, err := conn.Exec(ctx, "COMMIT")
 	m.committed = time.Since(l.start)
 	return err
 }
@@ -350,7 +345,9 @@ func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Durati
 		s := l.sides[which.side]
 		for id := 1; id < len(s.marks); id++ {
 			m := &s.marks[id]
-			if t := &l.tickets[m.ticket]; t.measure && t.lap == which && m.committed > 0 && m.entered.Load() > 0 {
+			t := &l.tickets[m.ticket]
+			isMeasured := t.measure && t.lap == which
+			if isMeasured && m.committed > 0 && m.entered.Load() > 0 {
 				all = append(all, of(m))
 			}
 		}
@@ -365,29 +362,29 @@ func arrival(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m
 // report fills a column for each side, with and without the transaction that disturbs it.
 func (l *latency) report() *Result {
 	r := &Result{}
-	r.say("%d events at %d/s, in turns with as many of the floor; %d writers", l.want.Events, l.want.Rate, writersFor(l.want.Rate))
+	r.Say("%d events at %d/s, in turns with as many of the floor; %d writers", l.want.Events, l.want.Rate, writersFor(l.want.Rate))
 	if l.want.disturbed() {
-		r.say("disturbed: while transactions are open: %s", strings.Join(l.disturbances(), " | "))
+		r.Say("disturbed: while transactions are open: %s", strings.Join(l.disturbances(), " | "))
 	}
 	for i, s := range l.sides {
-		undisturbed := r.column(s.name)
+		undisturbed := r.Column(s.name)
 		l.fill(undisturbed, lap{side: i})
 		if i == l.floor() {
 			continue
 		}
 		if l.want.disturbed() {
-			disturbed := r.column(s.name + ", disturbed")
+			disturbed := r.Column(s.name + ", disturbed")
 			l.fill(disturbed, lap{i, true})
 			disturbed.relate("p50 / undisturbed", arrivalP50, undisturbed)
 			disturbed.relate("p99 / undisturbed", arrivalP99, undisturbed)
 		}
-		r.count(Faults{Lost: s.seen.missing(), Duplicates: s.seen.duplicates.Load()})
+		r.Count(Faults{Lost: s.seen.missing(), Duplicates: s.seen.duplicates.Load()})
 	}
-	floor := r.column(l.sides[l.floor()].name)
+	floor := r.Column(l.sides[l.floor()].name)
 	for _, c := range r.Columns {
 		c.relate("p50 / floor", arrivalP50, floor)
 	}
-	r.note("floor lost=%d", l.sides[l.floor()].seen.missing())
+	r.Note("floor lost=%d", l.sides[l.floor()].seen.missing())
 	return r
 }
 
@@ -409,6 +406,6 @@ func (l *latency) fill(c *Column, of lap) {
 	}{
 		{arrivalName, arrival}, {"COMMIT sent -> handler", sent}, {"COMMIT itself", took}, {"begun later than scheduled", late},
 	} {
-		c.times(t.name, l.times(t.of, of), 0.5, 0.9, 0.99, 1)
+		c.percentiles(t.name, l.times(t.of, of), 0.5, 0.9, 0.99, 1)
 	}
 }

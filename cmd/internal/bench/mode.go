@@ -20,9 +20,6 @@ const (
 	ModeBoth   = Mode("both")
 )
 
-// Modes returns the words for the modes.
-func Modes() []string { return []string{string(ModeBoth), string(ModeQueue), string(ModeStream)} }
-
 // tables returns the modes to measure, one after the other.
 func (m Mode) tables() []outboxsql.Mode {
 	switch m {
@@ -37,14 +34,14 @@ func (m Mode) tables() []outboxsql.Mode {
 
 // makeStream converts the tables of a schema into a stream whose destinations begin after the id origin. The tables have
 // no other events yet.
-func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
-	err := e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+func (e *Env) makeStream(ctx context.Context, schema string, origin int) error {
+	err := e.Pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		return outboxsql.SetMode(ctx, c.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
 	})
 	if err != nil || origin == 0 {
 		return err
 	}
-	if _, err := e.pool.Exec(ctx, "UPDATE "+in(schema, "outbox_mode")+" SET origin_head = $1", origin); err != nil {
+	if _, err := e.Pool.Exec(ctx, "UPDATE "+in(schema, "outbox_mode")+" SET origin_head = $1", origin); err != nil {
 		return fmt.Errorf("begin behind event %d: %w", origin, err)
 	}
 	return nil
@@ -52,7 +49,7 @@ func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
 
 // unsettled counts the events that a relay has yet to settle. Route patterns of a bench are event types, or an asterisk.
 // After its last event, a shard need not have read the events of other shards.
-func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode) (n int64, err error) {
+func (e *Env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode) (n int64, err error) {
 	query := "SELECT count(*) FROM " + table(schema) + " WHERE state = 'fresh'"
 	if mode == outboxsql.ModeStream {
 		const columns = "id, event_type, aggregate_type, aggregate_id"
@@ -63,7 +60,7 @@ func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode)
 			WHERE p.shards = 1 OR %[4]s %% p.shards = p.shard`,
 			table(schema), in(schema, "outbox_positions"), in(schema, "outbox_routes"), pgschema.Hash("e."))
 	}
-	if err := e.pool.QueryRow(ctx, query).Scan(&n); err != nil {
+	if err := e.Pool.QueryRow(ctx, query).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count what is left: %w", err)
 	}
 	return n, nil

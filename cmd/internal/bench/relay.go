@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 )
 
@@ -39,6 +40,15 @@ func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// startRelay runs a relay, and returns once it listens.
+func startRelay(ctx context.Context, relay *notifyd.Relay) (*running, error) {
+	r := start(ctx, relay.Run)
+	if err := r.ready(ctx, relay.Ready()); err != nil {
+		return nil, errors.Join(err, r.stop())
+	}
+	return r, nil
 }
 
 // stop ends the task and returns when everything is settled.
@@ -83,7 +93,7 @@ type sightings struct {
 	all        chan struct{}
 	n          int64
 	want       int64 // how many events are to be handled
-	holds      func(id int64) bool
+	held       int64 // the ids up to this one must not be handled
 
 	// last is the last event of each aggregate whose delivery has begun, by the aggregate's number; nil if order does not
 	// matter.
@@ -125,7 +135,7 @@ func (s *sightings) note(id int64) {
 	case id < 1 || id > s.n:
 		s.unknown.Add(1)
 		return
-	case s.holds != nil && s.holds(id):
+	case id <= s.held:
 		s.strays.Add(1)
 		return
 	}

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -22,25 +22,49 @@ import (
 // Replay replays many dead letters of few aggregates at once, or a delivered range of a stream. It measures the times of
 // live events meanwhile: from the return of COMMIT to the call of the handler.
 type Replay struct {
-	// Letters is the number of dead letters to replay. Keys is the number of their aggregates.
-	Letters, Keys int
-	// History is the number of delivered events of a stream to replay, in place of dead letters, or 0. Half of the live
-	// events are then for the destination of the replay.
-	History int
-	// Rate is the number of live events per second. Seconds is how long they are measured before the replay, and again
-	// after it.
-	Rate, Seconds int
-	// Mode of the table. With [ModeBoth] the stream is measured after the queue.
-	Mode Mode
+	// Letters is the number of dead letters to replay. History is the number of delivered events of a stream to replay, in
+	// place of dead letters, or 0. Half of the live events are then for the destination of the replay.
+	Letters, History int
+	// Seconds is how long live events are measured before the replay, and again after it.
+	Seconds int
+	Mode    Mode
+}
+
+const (
+	// replayKeys is the number of aggregates of the replayed events.
+	replayKeys = 20
+	// liveRate is the number of live events per second.
+	liveRate = 200
+)
+
+// Define implements [Experiment].
+func (x *Replay) Define(cmd *cobra.Command) {
+	cmd.Use = "replay"
+	cmd.Short = "Many dead letters replayed at once, next to another destination"
+	cmd.Long = fmt.Sprintf(`replay makes dead letters of %d aggregates for one destination, and replays all of
+them at once. It measures the time until the last one is delivered, and the time from a
+commit to the call of the handler of %d events/s for another destination: before,
+during and after the replay. The exit code is 1 if a letter was lost, or, in a stream,
+came after a later one of its aggregate.
+
+With --history it replays as many events that a stream has delivered, as "notifyd replay"
+does, and measures live events of the same destination, too.`, replayKeys, liveRate)
+	cmd.Example = "  bench replay --mode both\n  bench replay --history 1000000\n  bench replay --letters 100000 --json"
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.History, "history", 0, "`number` of delivered events to replay, in place of dead letters")
+	flags.IntVar(&x.Letters, "letters", 1_000_000, "`number` of dead letters")
+	flags.IntVar(&x.Seconds, "seconds", 20, "`seconds` to measure live events for before the replay, and again after it")
+	addMode(flags, &x.Mode)
 }
 
 // Check implements [Experiment].
 func (x *Replay) Check() error {
-	return errors.Join(atLeast(0, option{"history", x.History}),
-		atLeast(1, option{"letters", x.Letters}, option{"keys", x.Keys}, option{"rate", x.Rate}, option{"seconds", x.Seconds}))
+	return errors.Join(atLeast(0, option{"history", x.History}), atLeast(1, option{"letters", x.Letters}, option{"seconds", x.Seconds}))
 }
 
-func (x *Replay) run(ctx context.Context, e *env) (*Result, error) {
+// Run implements [Experiment].
+func (x *Replay) Run(ctx context.Context, e *Env) (*Result, error) {
 	r := &Result{}
 	what := "dead letters"
 	n := x.Letters
@@ -50,9 +74,9 @@ func (x *Replay) run(ctx context.Context, e *env) (*Result, error) {
 		n = x.History
 		modes = []outboxsql.Mode{outboxsql.ModeStream}
 	}
-	r.say("%s %s of %d aggregates are replayed at once, beside %d live events/s", number(float64(n)), what, x.Keys, x.Rate)
+	r.Say("%s %s of %d aggregates are replayed at once, beside %d live events/s", number(float64(n)), what, replayKeys, liveRate)
 	for _, mode := range modes {
-		one := &replay{env: e, want: x, mode: mode, n: n}
+		one := &replay{Env: e, want: x, mode: mode, n: n}
 		if err := one.measure(ctx, r); err != nil {
 			return nil, fmt.Errorf("%s: %w", mode, err)
 		}
@@ -62,7 +86,7 @@ func (x *Replay) run(ctx context.Context, e *env) (*Result, error) {
 
 // replay replays the past events of one table while live events are written.
 type replay struct {
-	*env
+	*Env
 	want   *Replay
 	mode   outboxsql.Mode
 	n      int      // events to replay
@@ -79,7 +103,7 @@ type replay struct {
 const (
 	// sqlPast inserts events that no destination has still to deliver.
 	sqlPast = `INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
-	SELECT 'letter', 'bench', 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
+	SELECT 'letter', $aggregate, 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
 	// sqlDeadLetters inserts such events and their dead letters.
 	sqlDeadLetters = `WITH event AS (` + sqlPast + ` RETURNING id, event_type, aggregate_type, aggregate_id)
 	INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_class, last_error)
@@ -87,24 +111,24 @@ const (
 )
 
 func (b *replay) measure(ctx context.Context, r *Result) (err error) {
-	if b.schema, err = b.migrateTo(ctx, "replay_"+string(b.mode), outboxsql.NotifyAuto, outboxsql.ModeQueue); err != nil {
+	b.schema, err = b.migrate(ctx, "replay_"+string(b.mode), outboxsql.NotifyAuto, outboxsql.ModeQueue)
+	if err != nil {
 		return err
 	}
 	if err := b.bury(ctx); err != nil {
 		return fmt.Errorf("write the past events: %w", err)
 	}
 	b.seen = newSightings(b.n)
-	b.last = make([]int64, b.want.Keys)
+	b.last = make([]int64, replayKeys)
 	b.entered = make(map[int64]time.Time)
-	kinds := []string{eventType}
+	b.kinds = []string{eventType}
 	names := []string{"another destination"}
 	replayAll := b.replayLetters
 	if b.want.History > 0 {
-		kinds = append(kinds, "letter")
+		b.kinds = append(b.kinds, "letter")
 		names = append(names, "the same destination")
 		replayAll = b.replayHistory
 	}
-	b.kinds = kinds
 	relay, err := b.relay()
 	if err != nil {
 		return err
@@ -114,16 +138,18 @@ func (b *replay) measure(ctx context.Context, r *Result) (err error) {
 		return err
 	}
 
-	c := r.column(string(b.mode))
-	c.set("seconds until all were delivered", found.took.Seconds(), 2)
+	c := r.Column(string(b.mode))
+	c.Set("seconds until all were delivered", found.took.Seconds(), 2)
 	for i, name := range names {
 		alone := percentile(found.alone[i], 0.99)
 		busy := percentile(found.busy[i], 0.99)
-		c.times(name+", alone", found.alone[i], 0.5, 0.99)
-		c.times(name+", beside the replay", found.busy[i], 0.5, 0.99)
-		c.set(name+", p99 beside / alone", ratio(milliseconds(busy), milliseconds(alone)), 3)
+		c.percentiles(name+", alone", found.alone[i], 0.5, 0.99)
+		c.percentiles(name+", beside the replay", found.busy[i], 0.5, 0.99)
+		c.Set(name+", p99 beside / alone", ratio(milliseconds(busy), milliseconds(alone)), 3)
 	}
-	r.count(Faults{Lost: b.seen.missing(), Duplicates: b.seen.duplicates.Load(), OutOfOrder: b.wrong.Load()})
+	faults := b.seen.faults()
+	faults.OutOfOrder = b.wrong.Load()
+	r.Count(faults)
 	return nil
 }
 
@@ -133,8 +159,7 @@ func (b *replay) bury(ctx context.Context) error {
 	if b.want.History > 0 {
 		statement = sqlPast
 	}
-	_, err := b.pool.Exec(ctx, strings.NewReplacer("$table", table(b.schema), "$deliveries", deliveries(b.schema), "$payload", "'"+payload(payloadBytes)+"'",
-		"$events", fmt.Sprint(b.n), "$keys", fmt.Sprint(b.want.Keys)).Replace(statement))
+	_, err := b.Pool.Exec(ctx, load{events: b.n, keys: replayKeys, payload: payloadBytes}.fill(b.schema, statement))
 	if err == nil && b.mode == outboxsql.ModeStream {
 		err = b.makeStream(ctx, b.schema, b.n)
 	}
@@ -143,7 +168,7 @@ func (b *replay) bury(ctx context.Context) error {
 
 // relay returns a relay with the destination of the replay, and another one whose events are all live.
 func (b *replay) relay() (*notifyd.Relay, error) {
-	relay, err := notifyd.New(b.pool, notifyd.Config{Schema: b.schema, Logger: b.Log})
+	relay, err := notifyd.New(b.Pool, notifyd.Config{Schema: b.schema, Logger: b.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +185,7 @@ func (b *replay) relay() (*notifyd.Relay, error) {
 
 // replayLetters replays all dead letters, and waits until they are delivered.
 func (b *replay) replayLetters(ctx context.Context) error {
-	letters, err := ops.New(b.pool, ops.Config{Schema: b.schema})
+	letters, err := ops.New(b.Pool, ops.Config{Schema: b.schema})
 	if err != nil {
 		return err
 	}
@@ -176,7 +201,7 @@ func (b *replay) replayLetters(ctx context.Context) error {
 
 // replayHistory replays the history, and waits until all of it is delivered.
 func (b *replay) replayHistory(ctx context.Context) error {
-	s, err := ops.New(b.pool, ops.Config{Schema: b.schema})
+	s, err := ops.New(b.Pool, ops.Config{Schema: b.schema})
 	if err != nil {
 		return err
 	}
@@ -228,20 +253,24 @@ type compared struct {
 
 // around measures live events before work, during it, and after it.
 func (b *replay) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (c compared, err error) {
-	run := start(ctx, relay.Run)
+	run, err := startRelay(ctx, relay)
+	if err != nil {
+		return c, err
+	}
 	defer func() { err = errors.Join(err, run.stop()) }()
-	if err := run.ready(ctx, relay.Ready()); err != nil {
+	quietly := func(ctx context.Context) error { return pause(ctx, time.Duration(b.want.Seconds)*time.Second) }
+	c.alone, err = b.write(ctx, quietly)
+	if err != nil {
 		return c, err
 	}
-	quietly := func(ctx context.Context) error { return sleepTimer(ctx, time.Duration(b.want.Seconds)*time.Second) }
-	if c.alone, err = b.write(ctx, quietly); err != nil {
-		return c, err
-	}
+
 	began := time.Now()
-	if c.busy, err = b.write(ctx, work); err != nil {
+	c.busy, err = b.write(ctx, work)
+	c.took = time.Since(began)
+	if err != nil {
 		return c, err
 	}
-	c.took = time.Since(began)
+
 	// Measure once more without work: other load on the machine may have changed meanwhile.
 	again, err := b.write(ctx, quietly)
 	if err != nil {
@@ -260,29 +289,33 @@ func (b *replay) write(ctx context.Context, work func(context.Context) error) (t
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll(ctx, []*pgx.Conn{conn})
-	over := make(chan struct{})
+	defer store.Close(ctx, conn)
 	committed := make([]map[int64]time.Time, len(b.kinds))
 	for i := range committed {
 		committed[i] = make(map[int64]time.Time)
 	}
+
+	over := make(chan struct{})
 	err = together(ctx, func(ctx context.Context) error {
 		defer close(over)
 		return work(ctx)
 	}, func(ctx context.Context) error {
-		data, begin := payload(payloadBytes), time.Now()
-		for i, at := 0, steadily(b.want.Rate); ; i++ {
+		begin := time.Now()
+		at := steadily(liveRate)
+		data := payload(payloadBytes)
+		for i := 0; ; i++ {
 			select {
 			case <-over:
 				return nil
 			default:
 			}
-			if err := sleepTimer(ctx, time.Until(begin.Add(at(i)))); err != nil {
+			if err := pause(ctx, time.Until(begin.Add(at(i)))); err != nil {
 				return err
 			}
-			var id int64
 			kind := i % len(b.kinds)
-			if err := conn.QueryRow(ctx, `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[kind], data).Scan(&id); err != nil {
+			var id int64
+			err := conn.QueryRow(ctx, `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[kind], data).Scan(&id)
+			if err != nil {
 				return err
 			}
 			committed[kind][id] = time.Now()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
@@ -17,16 +18,36 @@ import (
 
 // Shards measures how the rate of one destination with a slow handler grows with the number of its shards and relays.
 type Shards struct {
-	// Events is the size of the backlog per relay. Payload is the size of an event's payload in bytes. Keys is the number
-	// of aggregates.
-	Events, Payload, Keys int
-	// Concurrency is the number of concurrent handler calls of a shard.
+	Events      int // of the backlog, per relay
 	Concurrency int
-	// HandlerTime is how long a call waits, or uses the CPU if Busy.
 	HandlerTime time.Duration
 	Busy        bool
-	// Relays are the numbers of relays to measure. The number of shards is the same. The first is 1.
-	Relays []int
+	Relays      []int
+}
+
+// shardsKeys is the number of aggregates of the events.
+const shardsKeys = 1000
+
+// Define implements [Experiment].
+func (x *Shards) Define(cmd *cobra.Command) {
+	cmd.Use = "shards"
+	cmd.Short = "Speed of one slow destination by its shards and relays"
+	cmd.Long = `shards delivers a backlog of a stream to one destination with a slow handler: by one
+relay with one shard, and by several relays with a shard for each, in turns, three
+times each. The time begins when all relays have their shard and have begun a call,
+and ends with the last delivery. The exit code is 1 if an event was lost, or came
+after a later one of its aggregate.
+
+The relays share one process and the CPU of this machine. With --busy the rate grows
+up to its number of cores, and one relay uses all of them unless --concurrency is 1.`
+	cmd.Example = "  bench shards --relays 1,2,8 --handler-time 20ms\n  bench shards --busy --concurrency 1 --events 1000 --relays 1,2"
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.Events, "events", 20_000, "`number` of events in the backlog for each relay")
+	flags.IntVar(&x.Concurrency, "concurrency", 8, "`number` of calls of the handler at once, per shard")
+	flags.DurationVar(&x.HandlerTime, "handler-time", 5*time.Millisecond, "`time` that each call of the handler takes")
+	flags.BoolVar(&x.Busy, "busy", false, "use the CPU for that time instead of waiting")
+	flags.IntSliceVar(&x.Relays, "relays", []int{1, 2, 4}, "`numbers` of relays, and of shards, to measure; the first is 1")
 }
 
 // Check implements [Experiment].
@@ -42,7 +63,7 @@ func (x *Shards) Check() error {
 			return err
 		}
 	}
-	return atLeast(1, option{"events", x.Events}, option{"payload", x.Payload}, option{"keys", x.Keys}, option{"concurrency", x.Concurrency})
+	return atLeast(1, option{"events", x.Events}, option{"concurrency", x.Concurrency})
 }
 
 // upToShards returns an error for a number of shards that no destination can have.
@@ -59,8 +80,9 @@ type shards struct {
 	want *Shards
 }
 
-func (x *Shards) run(ctx context.Context, e *env) (*Result, error) {
-	b := &shards{drain: drain{env: e}, want: x}
+// Run implements [Experiment].
+func (x *Shards) Run(ctx context.Context, e *Env) (*Result, error) {
+	b := &shards{drain: drain{Env: e}, want: x}
 	took, err := inTurns(ctx, leastRounds, x.Relays, b.round)
 	if err != nil {
 		return nil, err
@@ -71,20 +93,20 @@ func (x *Shards) run(ctx context.Context, e *env) (*Result, error) {
 		how = "uses the CPU"
 	}
 	r := &Result{}
-	r.say("%s events of %d B of %s aggregates for each relay, to one destination whose handler %s for %s; %d calls at once per shard",
-		number(float64(x.Events)), x.Payload, number(float64(x.Keys)), how, x.HandlerTime, x.Concurrency)
-	r.say("relays in one process, with a shard each; medians of %d rounds, in turns", leastRounds)
+	r.Say("%s events of %d B of %s aggregates for each relay, to one destination whose handler %s for %s; %d calls at once per shard",
+		number(float64(x.Events)), payloadBytes, number(shardsKeys), how, x.HandlerTime, x.Concurrency)
+	r.Say("relays in one process, with a shard each; medians of %d rounds, in turns", leastRounds)
 	for i, n := range x.Relays {
 		name := "1 relay"
 		if n > 1 {
 			name = fmt.Sprintf("%d relays", n)
 		}
-		c := r.column(name)
+		c := r.Column(name)
 		m := middle(took[i])
 		b.fill(c, m, n*x.Events)
 		c.relate("ratio to 1 relay", eventsPerSecond, r.Columns[0])
-		r.count(m.Faults)
-		r.note("%s, seconds of the rounds: %s", name, seconds(took[i]))
+		r.Count(m.Faults)
+		r.Note("%s, seconds of the rounds: %s", name, seconds(took[i]))
 	}
 	return r, nil
 }
@@ -96,7 +118,7 @@ func (b *shards) round(ctx context.Context, n int) (result drained, err error) {
 			err = fmt.Errorf("%d relays: %w", n, err)
 		}
 	}()
-	l := load{mode: outboxsql.ModeStream, events: n * b.want.Events, payload: b.want.Payload, keys: b.want.Keys, routes: 1, shards: n}
+	l := load{mode: outboxsql.ModeStream, events: n * b.want.Events, payload: payloadBytes, keys: shardsKeys, routes: 1, shards: n}
 	schema, err := b.tables(ctx, fmt.Sprintf("shards_%d", n), l)
 	if err != nil {
 		return result, err
@@ -106,7 +128,7 @@ func (b *shards) round(ctx context.Context, n int) (result drained, err error) {
 	if err := g.start(ctx, schema, l); err != nil {
 		return result, err
 	}
-	result, err = b.meter(ctx, fmt.Sprintf("%d relays", n), schema, l, g.deliver)
+	result, err = b.metered(ctx, fmt.Sprintf("%d relays", n), schema, l, g.deliver)
 	if err != nil {
 		return result, err
 	}
@@ -147,7 +169,7 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 	var runs []func(context.Context) error
 	for i := range g.calls {
 		g.calls[i].begun = make(chan struct{})
-		pool, err := pgxpool.New(ctx, b.url)
+		pool, err := pgxpool.New(ctx, b.URL)
 		if err != nil {
 			return err
 		}
@@ -160,7 +182,8 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 		if err != nil {
 			return err
 		}
-		relays, runs = append(relays, relay), append(runs, relay.Run)
+		relays = append(relays, relay)
+		runs = append(runs, relay.Run)
 	}
 	g.running = start(ctx, func(ctx context.Context) error { return together(ctx, runs...) })
 	for _, relay := range relays {
@@ -193,7 +216,7 @@ var errNoShard = errors.New("a relay has no shard, or no event: measure more agg
 // held waits until each relay has one shard.
 func (g *relayGroup) held(ctx context.Context, schema string) error {
 	for owners := 0; owners < len(g.calls); {
-		err := g.bench.pool.QueryRow(ctx, `SELECT count(DISTINCT p.owner) FROM `+in(schema, "outbox_positions")+` AS p
+		err := g.bench.Pool.QueryRow(ctx, `SELECT count(DISTINCT p.owner) FROM `+in(schema, "outbox_positions")+` AS p
 			JOIN `+in(schema, "outbox_members")+` AS m ON m.owner = p.owner, pg_sleep(0.02) WHERE p.destination = $1`, shardsName).Scan(&owners)
 		if err != nil {
 			return errors.Join(err, context.Cause(ctx))
@@ -228,7 +251,7 @@ func (b *shards) work() func(context.Context) error {
 	if b.want.Busy {
 		return func(context.Context) error { burn(b.want.HandlerTime); return nil }
 	}
-	return func(ctx context.Context) error { return sleepTimer(ctx, b.want.HandlerTime) }
+	return func(ctx context.Context) error { return pause(ctx, b.want.HandlerTime) }
 }
 
 // deliver releases the calls, waits for all deliveries, and stops the relays, so that

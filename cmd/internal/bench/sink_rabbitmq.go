@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
+	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -17,25 +18,21 @@ import (
 	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
 )
 
-const (
-	// rabbitPrefetch is how many unacknowledged messages a reader may have.
-	rabbitPrefetch = 1000
-)
+// rabbitPrefetch is how many unacknowledged messages a reader may have.
+const rabbitPrefetch = 1000
 
 // rabbitSink has one durable queue.
 type rabbitSink struct {
 	server *rabbitserver.Server // nil for the broker of --amqp-url
 	url    string
 	queue  string
-	kind   string
 	reader *rabbitReader // nil without --consume
 }
 
 func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
-	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
-	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane()}
+	s := &rabbitSink{url: o.AMQPURL, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
+	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane(), note: "RabbitMQ, a durable classic queue, confirmed persistent messages"}
 	p.lane.Batch = cmp.Or(o.SinkBatch, p.lane.Batch)
-	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {
 		server, err := rabbitserver.Start(ctx, rabbitserver.Config{})
 		if errors.Is(err, privateserver.ErrNotFound) {
@@ -44,12 +41,14 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.server, s.url, p.pid = server, server.URL(""), server.PID()
+		s.server = server
+		s.url = server.URL("")
+		p.pid = server.PID()
 		p.note = "a private " + p.note
 	}
 	h, err := rabbitmq.New(rabbitmq.Config{
 		URL: handlers.NewSecret(s.url), RoutingKey: s.queue,
-		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: map[string]any{amqp.QueueTypeArg: o.QueueType}}}},
+		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: queueArguments()}}},
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.close(ctx))
@@ -58,7 +57,8 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
 	if o.Consume {
 		p.note += ", with a consumer"
-		if s.reader, err = s.consume(o.Events); err != nil {
+		s.reader, err = s.consume(o.Events)
+		if err != nil {
 			return nil, errors.Join(err, p.close(ctx))
 		}
 		p.arrived = s.reader.arrived
@@ -76,30 +76,19 @@ func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
 	return r.arrived(ctx, note)
 }
 
-// messageID returns the event's id, or 0 for a message of another writer.
-func messageID(d amqp.Delivery) int64 {
-	id, err := strconv.ParseInt(d.MessageId, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return id
-}
+func queueArguments() map[string]any { return map[string]any{amqp.QueueTypeArg: "classic"} }
 
-// with calls f with a channel on a new connection.
-func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
+// dial connects. The library's error about a URL repeats it, with its password.
+func (s *rabbitSink) dial() (*amqp.Connection, *amqp.Channel, error) {
 	conn, err := amqp.Dial(s.url)
 	if err != nil {
-		// The library's error about a URL repeats it, with its password.
-		if _, ok := errors.AsType[*amqp.Error](err); !ok {
-			err = errors.New("cannot connect")
-		}
-		return fmt.Errorf("read from RabbitMQ: %w", err)
+		return nil, nil, errors.New("read from RabbitMQ: cannot connect")
 	}
 	ch, err := conn.Channel()
-	if err == nil {
-		err = f(ch)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
 	}
-	return errors.Join(err, conn.Close())
+	return conn, ch, nil
 }
 
 // close removes the queue or the private server.
@@ -110,24 +99,115 @@ func (s *rabbitSink) close(ctx context.Context) error {
 	if s.server != nil {
 		return s.server.Stop(ctx)
 	}
-	return s.with(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDelete(s.queue, false, false, false)
+	conn, ch, err := s.dial()
+	if err != nil {
 		return err
-	})
+	}
+	_, err = ch.QueueDelete(s.queue, false, false, false)
+	return errors.Join(err, conn.Close())
 }
 
 // consume starts a consumer that reads a number of events from the queue; 0 means all events that the queue has now. It
 // declares the queue if the handler has not.
 func (s *rabbitSink) consume(events int) (*rabbitReader, error) {
-	conn, err := amqp.Dial(s.url)
+	conn, ch, err := s.dial()
 	if err != nil {
-		return nil, fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
+		return nil, err
 	}
 	r := &rabbitReader{conn: conn, all: events, done: make(chan struct{}), came: make(chan struct{}, 1)}
-	got, err := r.begin(s)
+	got, err := r.begin(ch, s.queue)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
 	}
 	go r.read(got)
 	return r, nil
+}
+
+// rabbitReader reads a queue as a consumer does, and records the ids.
+type rabbitReader struct {
+	conn *amqp.Connection
+	all  int // events to read
+	done chan struct{}
+	// isRemoving reports that the broker removes each message as it sends it, so that none returns to the queue.
+	isRemoving bool
+
+	mu   sync.Mutex
+	ids  []int64       // since the last call of arrived
+	came chan struct{} // capacity 1
+	err  error
+}
+
+// begin declares the queue, if the handler has not, and asks for its messages.
+func (r *rabbitReader) begin(ch *amqp.Channel, queue string) (<-chan amqp.Delivery, error) {
+	q, err := ch.QueueDeclare(queue, true, false, false, false, queueArguments())
+	if err != nil {
+		return nil, err
+	}
+	if r.all == 0 {
+		r.all = q.Messages
+		r.isRemoving = true
+	}
+	if err := ch.Qos(rabbitPrefetch, 0, false); err != nil {
+		return nil, err
+	}
+	return ch.Consume(queue, "", r.isRemoving, false, false, false, nil)
+}
+
+// read ends when the connection ends; close waits for it.
+func (r *rabbitReader) read(got <-chan amqp.Delivery) {
+	defer close(r.done)
+	n := 0
+	for d := range got {
+		n++
+		var err error
+		// The last messages may stay unacknowledged: nothing depends on that.
+		if !r.isRemoving && n%(rabbitPrefetch/2) == 0 {
+			err = d.Ack(true)
+		}
+		r.mu.Lock()
+		r.ids = append(r.ids, number64(d.MessageId))
+		r.err = errors.Join(r.err, err)
+		r.mu.Unlock()
+		select {
+		case r.came <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// arrived calls note with the ids since the last call. It returns when they are all events of a drain, or when no more
+// arrive.
+func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
+	for noted := 0; ; {
+		r.mu.Lock()
+		ids, err := r.ids, r.err
+		r.ids = nil
+		r.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			note(id)
+		}
+		noted += len(ids)
+		if noted >= r.all {
+			return nil
+		}
+		timer := time.NewTimer(readWithin)
+		select {
+		case <-r.came:
+		case <-r.done:
+			return errors.New("the broker has closed the connection")
+		case <-timer.C:
+			return nil // missing events are counted
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		timer.Stop()
+	}
+}
+
+func (r *rabbitReader) close() {
+	_ = r.conn.Close() // nothing depends on it
+	<-r.done
 }

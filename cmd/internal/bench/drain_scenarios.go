@@ -50,7 +50,7 @@ func (d *drain) compared(plain load) []scenario {
 	case d.want.Urgent > 0:
 		plain.urgent = d.want.Urgent
 		with.urgent = d.want.Urgent
-		with.priority = urgentPriority
+		with.priority = 100
 		return []scenario{{"same priority", plain}, {"urgent first", with}}
 	case d.want.Partitions > 0:
 		with.partitions = d.want.Partitions
@@ -66,28 +66,23 @@ func (d *drain) compared(plain load) []scenario {
 	}
 }
 
-// hold opens the transactions that stay open during the whole drain.
-func (d *drain) hold(ctx context.Context) (release func(), err error) {
-	var conns []*pgx.Conn
-	release = func() { closeAll(ctx, conns) }
-	for _, one := range []struct {
-		wanted    bool
-		statement string
-	}{
-		{d.want.HeldSnapshot, heldSnapshot},
-		{d.want.Foreign == ForeignElsewhere, foreignWrite},
-	} {
-		if !one.wanted {
-			continue
-		}
-		conn, err := d.transaction(ctx, one.statement)
-		if err != nil {
-			release()
-			return nil, err
-		}
-		conns = append(conns, conn)
+// hold opens the transactions that stay open during the whole drain. The caller closes them, also after an error.
+func (d *drain) hold(ctx context.Context) (all writers, err error) {
+	var begin []string
+	if d.want.HeldSnapshot {
+		begin = append(begin, heldSnapshot)
 	}
-	return release, nil
+	if d.want.Foreign == foreignElsewhere {
+		begin = append(begin, foreignWrite)
+	}
+	for _, statement := range begin {
+		conn, err := d.transaction(ctx, statement)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, conn)
+	}
+	return all, nil
 }
 
 const (
@@ -98,13 +93,13 @@ const (
 )
 
 // transaction begins a transaction on a new connection. Closing the connection ends the transaction.
-func (e *env) transaction(ctx context.Context, statement string) (*pgx.Conn, error) {
+func (e *Env) transaction(ctx context.Context, statement string) (*pgx.Conn, error) {
 	conn, err := e.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, statement); err != nil {
-		closeAll(ctx, []*pgx.Conn{conn})
+		store.Close(ctx, conn)
 		return nil, fmt.Errorf("hold a transaction: %w", err)
 	}
 	return conn, nil
@@ -116,7 +111,7 @@ func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 		return nil
 	}
 	if d.ahead == nil { // they end before the schema is dropped: the DROP would wait for them
-		d.cleanup = append(d.cleanup, func(ctx context.Context) error { d.release(ctx); return nil })
+		d.Cleanup(func(ctx context.Context) error { d.release(ctx); return nil })
 	}
 	for range l.ahead {
 		conn, err := d.transaction(ctx, "BEGIN; INSERT INTO "+table(schema)+" (event_type, payload) VALUES ('"+routeType(0)+"', '1')")
@@ -130,17 +125,17 @@ func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 
 // release ends the transactions of writeAhead.
 func (d *drain) release(ctx context.Context) {
-	closeAll(ctx, d.ahead)
+	d.ahead.close(ctx)
 	d.ahead = d.ahead[:0]
 }
 
 // deadRows returns the number of dead rows of a schema. PostgreSQL counts all of them only after the relay's sessions
 // have ended.
-func (e *env) deadRows(ctx context.Context, schema string) (n int64, err error) {
+func (e *Env) deadRows(ctx context.Context, schema string) (n int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("the relay's sessions have not ended"))
 	defer cancel()
 	for gone := false; !gone; {
-		err := e.pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint, NOT EXISTS (
+		err := e.Pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint, NOT EXISTS (
 				SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND application_name <> $2)
 			FROM pg_stat_user_tables, pg_sleep(0.02) WHERE schemaname = $1`, schema, benchName).Scan(&n, &gone)
 		if err != nil {
@@ -153,7 +148,7 @@ func (e *env) deadRows(ctx context.Context, schema string) (n int64, err error) 
 // readAlone reads a backlog as the relay does, on one connection, and discards the rows.
 func (d *drain) readAlone(ctx context.Context, schema string, l load) (result drained, err error) {
 	began := time.Now()
-	connector := &store.Connector{Config: d.pool.Config().ConnConfig, Schema: schema}
+	connector := &store.Connector{Config: d.Pool.Config().ConnConfig, Schema: schema}
 	conn, err := connector.Open(ctx, "bench")
 	if err != nil {
 		return result, err
@@ -166,11 +161,43 @@ func (d *drain) readAlone(ctx context.Context, schema string, l load) (result dr
 		if err != nil {
 			return result, err
 		}
-		n, more = n+b.Seen, b.Full
-		if !more && n != l.total()-l.before() {
-			return result, fmt.Errorf("%d events were read, want %d", n, l.total()-l.before())
+		n += b.Seen
+		more = b.Full
+		if !more && n != l.total()-l.held() {
+			return result, fmt.Errorf("%d events were read, want %d", n, l.total()-l.held())
 		}
 	}
 	result.took = time.Since(began)
 	return result, nil
+}
+
+// errUnblocked is returned when an event of a blocked aggregate was touched.
+var errUnblocked = errors.New("events of blocked aggregates are not as they were")
+
+// left counts the unsettled events that should be settled. It returns an error unless the events of blocked aggregates
+// are as expected: failed ones unchanged, all others waiting for them, and nothing else stored.
+func (d *drain) left(ctx context.Context, schema string, l load) (int64, error) {
+	left, err := d.unsettled(ctx, schema, l.mode)
+	if err != nil {
+		return 0, err
+	}
+	var deferred, waiting, parked, stored int
+	err = d.Pool.QueryRow(ctx, l.fill(schema, `SELECT
+		(SELECT count(*) FROM $table WHERE state = 'deferred'),
+		count(*) FILTER (WHERE e.id <= $blocked AND d.state = 'retry' AND d.attempts = 1 AND d.available_at > now()),
+		count(*) FILTER (WHERE e.id > $blocked AND d.state = 'parked' AND d.attempts = 0),
+		(SELECT count(*) FROM $deliveries)
+		FROM $table AS e JOIN $deliveries AS d ON d.event_id = e.id AND d.ordering_key = e.aggregate_type || '/' || e.aggregate_id
+		WHERE e.aggregate_id LIKE 'blocked-%'`)).Scan(&deferred, &waiting, &parked, &stored)
+	if err != nil {
+		return 0, err
+	}
+
+	left += int64(deferred) // only a queue marks events
+	behind := l.stored() - l.blocked
+	if waiting != l.blocked || parked != behind || stored != l.stored() {
+		return left, fmt.Errorf("%w: %d wait for another attempt, %d behind them, and %d rows are stored, where there should be %d, %d and %d",
+			errUnblocked, waiting, parked, stored, l.blocked, behind, l.stored())
+	}
+	return left, nil
 }
