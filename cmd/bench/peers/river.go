@@ -47,18 +47,18 @@ type riverPeer struct {
 }
 
 // openRiver makes River's tables.
-func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
-	migrator, err := rivermigrate.New(riverpgxv5.New(db.pool), &rivermigrate.Config{Logger: b.log})
+func openRiver(ctx context.Context, c *comparison, db database) ([]*variant, error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(db.pool), &rivermigrate.Config{Logger: c.log})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return nil, err
 	}
-	var all []variant
+	var all []*variant
 	add := func(measured measures, s riverSettings) error {
-		p, err := newRiver(b, db, s)
-		all = append(all, variant{name: "River", settings: s.String(), commit: s.commit, measured: measured, peer: p})
+		p, err := newRiver(c, db, s)
+		all = append(all, &variant{name: "River", settings: s.String(), measures: measured, peer: p})
 		return err
 	}
 	// The shortest cooldown that River allows, and a short poll interval: see FetchCooldown and
@@ -86,8 +86,8 @@ func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
 
 // newRiver also creates the client of the writers. Its cooldown must equal the cooldown of the workers' client: River
 // notifies at most once per cooldown and client.
-func newRiver(b *bench, db database, s riverSettings) (*riverPeer, error) {
-	p := &riverPeer{riverSettings: s, db: db, log: b.log}
+func newRiver(c *comparison, db database, s riverSettings) (*riverPeer, error) {
+	p := &riverPeer{riverSettings: s, db: db, log: c.log}
 	var err error
 	p.inserter, err = river.NewClient(riverpgxv5.New(db.pool), p.config())
 	return p, err

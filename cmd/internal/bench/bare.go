@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,7 @@ func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained
 			return b.run(ctx, conn)
 		})
 	}
-	err = together(ctx, tasks...)
+	err = Together(ctx, tasks...)
 	result.took = time.Since(began)
 	missing := int64(d.want.Events) - b.done.Load()
 	if err == nil && missing != 0 {
@@ -85,9 +86,7 @@ func (b *bareLoop) claim(ctx context.Context, conn *pgx.Conn, ids []int64) ([]in
 	flight.Queue("BEGIN")
 	flight.Queue(freshColumns+` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`, b.cursor, int64(b.batch)).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			if err := rows.Scan(&b.cursor, nil, nil, nil, nil, nil, nil, nil, nil); err != nil {
-				return err
-			}
+			b.cursor = int64(binary.BigEndian.Uint64(rows.RawValues()[0])) //nolint:gosec // pgx reads a bigint in binary
 			ids = append(ids, b.cursor)
 		}
 		return nil

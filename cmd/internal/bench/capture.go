@@ -87,7 +87,7 @@ func (x *Capture) Run(ctx context.Context, e *Env) (*Result, error) {
 		return nil, err
 	}
 
-	r := &Result{upright: true}
+	r := &Result{Upright: true}
 	r.Say("updates of %s rows, and of one row each; medians of %d rounds, in turns", number(float64(x.Rows)), rounds)
 	for i, v := range variants {
 		c := r.Column(v.name + ": " + v.about)

@@ -94,7 +94,7 @@ func (d *drain) fill(c *Column, m drained, events int) {
 	c.Set("seconds", m.took.Seconds(), 2)
 	if m.start != 0 {
 		c.Set("to the first delivery, s", m.start.Seconds(), 3)
-		c.Set(fromThenOn, ratio(n, (m.took-m.start).Seconds()), 0)
+		c.Set(fromThenOn, Ratio(n, (m.took-m.start).Seconds()), 0)
 		c.Set("dead rows afterwards", float64(m.dead), 0)
 	}
 	c.Set("WAL, bytes/event", m.wal/n, 1)

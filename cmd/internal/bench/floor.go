@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -39,17 +38,13 @@ func (l *latency) startFloor(ctx context.Context, to *side) (*running, error) {
 		defer conns.close(ctx)
 		const mostWaiting = 1024
 		ids := make(chan int64, mostWaiting)
-		err := together(ctx,
+		return endedBy(ctx, Together(ctx,
 			func(ctx context.Context) error { return hear(ctx, listener, ids) },
 			func(ctx context.Context) error {
 				return conns[:floorClaims].each(ctx, func(ctx context.Context, _ int, conn *pgx.Conn) error {
 					return l.claim(ctx, conn, ids, to)
 				})
-			})
-		if errors.Is(err, context.Canceled) {
-			return nil // stop ends it
-		}
-		return err
+			}))
 	}), nil
 }
 

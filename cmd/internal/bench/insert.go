@@ -221,12 +221,8 @@ func (b *insert) listen(ctx context.Context, v *notifying) (stop func() error, e
 	r := start(ctx, func(ctx context.Context) error {
 		defer store.Close(ctx, conn)
 		for {
-			_, err := conn.WaitForNotification(ctx)
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil:
-				return err
+			if _, err := conn.WaitForNotification(ctx); err != nil {
+				return endedBy(ctx, err)
 			}
 		}
 	})
@@ -305,7 +301,7 @@ func (b *insert) slowRounds(ctx context.Context, all []*notifying, w writers) er
 }
 
 func (b *insert) report(all []*notifying) *Result {
-	r := &Result{upright: true}
+	r := &Result{Upright: true}
 	r.Say("%d writers, one event of %d B per transaction; commits per second, medians of %d rounds, in turns",
 		b.want.Writers, payloadBytes, len(all[0].rates))
 	r.Say("at %d/s, few writers commit slowly, so that the relay listens", slowRate)
@@ -315,7 +311,7 @@ func (b *insert) report(all []*notifying) *Result {
 		if v.name == noTrigger {
 			none = c
 		}
-		c.Set("median", median(v.rates), 0)
+		c.Set("median", Median(v.rates), 0)
 		c.relate("/ none", "median", none)
 		c.Set("lowest", slices.Min(v.rates), 0)
 		c.Set("highest", slices.Max(v.rates), 0)
@@ -328,7 +324,7 @@ func (b *insert) report(all []*notifying) *Result {
 			c.percentiles(fmt.Sprintf("commit at %d/s", slowRate), v.slow, 0.5, 0.99)
 		}
 		if v.relay != nil {
-			r.Note("%s: the relay had caught up %.2f s after the last commit of a round (median)", v.mode, median(v.behind))
+			r.Note("%s: the relay had caught up %.2f s after the last commit of a round (median)", v.mode, Median(v.behind))
 		}
 	}
 	return r

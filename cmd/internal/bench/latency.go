@@ -308,7 +308,7 @@ func (l *latency) write(ctx context.Context, w writers) error {
 	}
 	plan := schedule{l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }}
 	data := payload(payloadBytes)
-	return together(ctx,
+	return Together(ctx,
 		func(ctx context.Context) error { return l.disturb(ctx, turns(l.tickets)) },
 		func(ctx context.Context) error {
 			return w.onSchedule(ctx, plan, func(ctx context.Context, i int, conn *pgx.Conn) error { return l.writeOne(ctx, conn, i, data) })

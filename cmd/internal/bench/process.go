@@ -143,7 +143,7 @@ func (l *ledger) close(cpu time.Duration) account {
 	slices.Sort(l.times)
 	a := account{Faults: l.seen.faults(), CPU: cpu}
 	for _, p := range soakPercentiles() {
-		a.Times = append(a.Times, percentile(l.times, p))
+		a.Times = append(a.Times, Percentile(l.times, p))
 	}
 	return a
 }

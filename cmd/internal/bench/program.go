@@ -41,7 +41,7 @@ type Program struct {
 // Execute runs a command line, and returns the exit code. build makes the root command.
 func Execute(ctx context.Context, args []string, stdout, stderr io.Writer, build func(*Program) *cobra.Command) int {
 	p := &Program{}
-	root := build(p) //nolint:contextcheck // ExecuteContextC hands ctx to the commands
+	root := build(p)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

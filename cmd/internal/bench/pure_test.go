@@ -20,11 +20,11 @@ func TestPercentile(t *testing.T) {
 		ten[i] = time.Duration(i + 1)
 	}
 	for p, want := range map[float64]time.Duration{0: 1, 0.1: 1, 0.5: 5, 0.51: 6, 0.9: 9, 0.99: 10, 1: 10} {
-		if got := percentile(ten, p); got != want {
+		if got := Percentile(ten, p); got != want {
 			t.Errorf("percentile %v of 1 to 10 is %d, want %d", p, got, want)
 		}
 	}
-	if got := percentile(nil, 0.5); got != 0 {
+	if got := Percentile(nil, 0.5); got != 0 {
 		t.Errorf("percentile of nothing is %d", got)
 	}
 }
@@ -289,7 +289,7 @@ func TestResult(t *testing.T) {
 	r.Column("two").relate("none", "counts", one)
 	r.Count(Faults{Lost: 1})
 	r.Note("below")
-	r.upright = true
+	r.Upright = true
 	var out strings.Builder
 	r.print(&out)
 	want := "above counts fixed ratio one 1,234,567 0.2 - two - 2.0 10.000 below lost=1 duplicates=0 out_of_order=0"

@@ -51,18 +51,35 @@ func startRelay(ctx context.Context, relay *notifyd.Relay) (*running, error) {
 	return r, nil
 }
 
+// StartRelay runs a relay, and returns once it listens. stop ends it when everything is settled.
+func StartRelay(ctx context.Context, relay *notifyd.Relay) (stop func() error, err error) {
+	r, err := startRelay(ctx, relay)
+	if err != nil {
+		return nil, err
+	}
+	return r.stop, nil
+}
+
 // stop ends the task and returns when everything is settled.
 func (r *running) stop() error {
 	r.cancel()
 	return <-r.ended
 }
 
+// endedBy returns the error of a task, and none if the end of ctx is the reason.
+func endedBy(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // errEndedEarly is the error of a relay that ended before stop.
 var errEndedEarly = errors.New("the relay ended early")
 
-// together runs tasks concurrently, ends all of them with the first error, and returns
+// Together runs tasks concurrently, ends all of them with the first error, and returns
 // that error.
-func together(ctx context.Context, tasks ...func(context.Context) error) error {
+func Together(ctx context.Context, tasks ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (

@@ -141,11 +141,11 @@ func (b *replay) measure(ctx context.Context, r *Result) (err error) {
 	c := r.Column(string(b.mode))
 	c.Set("seconds until all were delivered", found.took.Seconds(), 2)
 	for i, name := range names {
-		alone := percentile(found.alone[i], 0.99)
-		busy := percentile(found.busy[i], 0.99)
+		alone := Percentile(found.alone[i], 0.99)
+		busy := Percentile(found.busy[i], 0.99)
 		c.percentiles(name+", alone", found.alone[i], 0.5, 0.99)
 		c.percentiles(name+", beside the replay", found.busy[i], 0.5, 0.99)
-		c.Set(name+", p99 beside / alone", ratio(milliseconds(busy), milliseconds(alone)), 3)
+		c.Set(name+", p99 beside / alone", Ratio(milliseconds(busy), milliseconds(alone)), 3)
 	}
 	faults := b.seen.faults()
 	faults.OutOfOrder = b.wrong.Load()
@@ -296,7 +296,7 @@ func (b *replay) write(ctx context.Context, work func(context.Context) error) (t
 	}
 
 	over := make(chan struct{})
-	err = together(ctx, func(ctx context.Context) error {
+	err = Together(ctx, func(ctx context.Context) error {
 		defer close(over)
 		return work(ctx)
 	}, func(ctx context.Context) error {

@@ -14,10 +14,12 @@ type Result struct {
 	// Faults is nil if a bench delivers nothing that can be counted.
 	Faults *Faults `json:"faults,omitempty"`
 
-	intro   []string // lines above the table
-	notes   []string // lines below the table
-	rows    []figure // in the order in which they were first set
-	upright bool     // the table has a row for each scenario, for benches with more scenarios than figures
+	// Upright makes the table have a row for each scenario, for benches with more scenarios than figures.
+	Upright bool `json:"-"`
+
+	intro []string // lines above the table
+	notes []string // lines below the table
+	rows  []figure // in the order in which they were first set
 }
 
 // Column has the figures of one scenario, by their names in the table.
@@ -105,7 +107,7 @@ func (c *Column) relate(name, of string, base *Column) {
 	mine, isMeasured := c.Figures[of]
 	theirs, hasBase := base.Figures[of]
 	if isMeasured && hasBase {
-		c.Set(name, ratio(mine, theirs), 3)
+		c.Set(name, Ratio(mine, theirs), 3)
 	}
 }
 
@@ -113,7 +115,7 @@ func (c *Column) relate(name, of string, base *Column) {
 func (c *Column) percentiles(name string, sorted []time.Duration, percentiles ...float64) {
 	var values []time.Duration
 	for _, p := range percentiles {
-		values = append(values, percentile(sorted, p))
+		values = append(values, Percentile(sorted, p))
 	}
 	c.times(name, values, percentiles...)
 }
@@ -171,7 +173,7 @@ func (r *Result) cells() [][]string {
 		}
 		table = append(table, row)
 	}
-	if !r.upright {
+	if !r.Upright {
 		return table
 	}
 

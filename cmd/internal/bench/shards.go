@@ -185,7 +185,7 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 		relays = append(relays, relay)
 		runs = append(runs, relay.Run)
 	}
-	g.running = start(ctx, func(ctx context.Context) error { return together(ctx, runs...) })
+	g.running = start(ctx, func(ctx context.Context) error { return Together(ctx, runs...) })
 	for _, relay := range relays {
 		if err := g.running.ready(ctx, relay.Ready()); err != nil {
 			return err

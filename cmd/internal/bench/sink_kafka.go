@@ -157,7 +157,7 @@ func (s *kafkaSink) warmUp(ctx context.Context, batch, events, bytes int) error 
 			return nil
 		})
 	}
-	return together(ctx, tasks...)
+	return Together(ctx, tasks...)
 }
 
 // open opens a handler. close closes it.

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// percentile returns the smallest value that at least the share p of all values does not exceed, or 0 without values.
-func percentile(sorted []time.Duration, p float64) time.Duration {
+// Percentile returns the smallest value that at least the share p of all values does not exceed, or 0 without values.
+func Percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
@@ -16,8 +16,8 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// median returns the middle value, or the mean of the two in the middle.
-func median(values []float64) float64 {
+// Median returns the middle value, or the mean of the two in the middle.
+func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
@@ -29,8 +29,8 @@ func median(values []float64) float64 {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// ratio returns a/b, or 0 if b is 0.
-func ratio(a, b float64) float64 {
+// Ratio returns a/b, or 0 if b is 0.
+func Ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
 	}

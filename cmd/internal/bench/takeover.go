@@ -87,7 +87,7 @@ func (t *takeover) measure(ctx context.Context, mode outboxsql.Mode) (err error)
 	}
 
 	writer := &soak{Env: t.Env, want: &Soak{Rate: t.want.Rate}, schema: schema}
-	err = together(ctx, t.kill, func(ctx context.Context) error {
+	err = Together(ctx, t.kill, func(ctx context.Context) error {
 		_, err := writer.write(ctx, events)
 		return err
 	})

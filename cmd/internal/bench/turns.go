@@ -28,5 +28,5 @@ func medianOf[M any](rounds []M, figure func(M) float64) float64 {
 	for i, one := range rounds {
 		all[i] = figure(one)
 	}
-	return median(all)
+	return Median(all)
 }

@@ -319,7 +319,7 @@ func holdOpen(ctx context.Context, t *trial, c *Column) error {
 	reader := start(ctx, func(ctx context.Context) error { return h.listen(ctx, client) })
 
 	err = t.withWriters(ctx, openWriters+1, func(ctx context.Context, w *workers, all writers) error {
-		err := together(ctx,
+		err := Together(ctx,
 			func(ctx context.Context) error {
 				defer close(h.over)
 				return h.hold(ctx, all[openWriters])

@@ -295,7 +295,7 @@ func (t *trial) withWorkers(ctx context.Context, events int, do func(context.Con
 			return err
 		}
 	}
-	w.running = start(ctx, func(ctx context.Context) error { return together(ctx, w.tasks...) })
+	w.running = start(ctx, func(ctx context.Context) error { return Together(ctx, w.tasks...) })
 	defer func() { err = errors.Join(err, w.running.stop()) }()
 	return do(ctx, w)
 }
@@ -337,20 +337,16 @@ func (w *workers) addWorker(ctx context.Context) error {
 
 	worker := w.way.worker(producing{conn: conn, producer: producer, batch: w.want.Batch})
 	w.tasks = append(w.tasks, func(ctx context.Context) error {
-		for ctx.Err() == nil {
+		for {
 			settled, idle, err := worker.step(ctx)
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil:
-				return err
+			if err != nil {
+				return endedBy(ctx, err)
 			}
 			w.settled.Add(int64(settled))
 			if idle {
 				sleep.For(ctx, idleFor)
 			}
 		}
-		return nil
 	})
 	return nil
 }

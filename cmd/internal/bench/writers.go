@@ -51,7 +51,7 @@ func (w writers) each(ctx context.Context, one write) error {
 	for i, conn := range w {
 		tasks = append(tasks, func(ctx context.Context) error { return one(ctx, i, conn) })
 	}
-	return together(ctx, tasks...)
+	return Together(ctx, tasks...)
 }
 
 // until calls one repeatedly on all connections, until end.
@@ -68,20 +68,30 @@ func (w writers) until(ctx context.Context, end time.Time, one write) error {
 
 // onSchedule calls one for each event when it is due, on a free connection.
 func (w writers) onSchedule(ctx context.Context, s schedule, one write) error {
+	return s.follow(ctx, len(w), func(ctx context.Context, worker, event int) error { return one(ctx, event, w[worker]) })
+}
+
+// AtRate calls one for the events 0 to n-1, each when it is due at a rate per second, in a number of workers.
+func AtRate(ctx context.Context, rate, n, workers int, one func(ctx context.Context, event int) error) error {
+	return schedule{time.Now(), n, steadily(rate)}.follow(ctx, workers, func(ctx context.Context, _, event int) error { return one(ctx, event) })
+}
+
+// follow calls one for each event when it is due, in a free worker.
+func (s schedule) follow(ctx context.Context, workers int, one func(ctx context.Context, worker, event int) error) error {
 	const mostOverdue = 4096 // further ones wait in pace, and are late all the same
 	due := make(chan int, mostOverdue)
-	return together(ctx,
-		func(ctx context.Context) error { return pace(ctx, s, due, sleepExactly) },
-		func(ctx context.Context) error {
-			return w.each(ctx, func(ctx context.Context, _ int, conn *pgx.Conn) error {
-				for event := range due {
-					if err := one(ctx, event, conn); err != nil {
-						return fmt.Errorf("write an event: %w", err)
-					}
+	tasks := []func(context.Context) error{func(ctx context.Context) error { return pace(ctx, s, due, sleepExactly) }}
+	for worker := range workers {
+		tasks = append(tasks, func(ctx context.Context) error {
+			for event := range due {
+				if err := one(ctx, worker, event); err != nil {
+					return fmt.Errorf("write an event: %w", err)
 				}
-				return nil
-			})
+			}
+			return nil
 		})
+	}
+	return Together(ctx, tasks...)
 }
 
 // schedule is when each of n events is due, as the time since start.
