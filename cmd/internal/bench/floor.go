@@ -17,7 +17,7 @@ const floorClaims = 4
 
 // startFloor runs the least work that a pushed event takes, without a dispatcher: one connection that listens, and others
 // that claim the row, call the handler and mark the event done.
-func (l *latency) startFloor(ctx context.Context, to *side) (*running, error) {
+func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, err error) {
 	connector := &store.Connector{Config: l.Pool.Config().ConnConfig, Schema: to.schema}
 	var conns writers
 	for range floorClaims + 1 {
@@ -34,7 +34,7 @@ func (l *latency) startFloor(ctx context.Context, to *side) (*running, error) {
 		return nil, err
 	}
 
-	return start(ctx, func(ctx context.Context) error {
+	r := start(ctx, func(ctx context.Context) error {
 		defer conns.close(ctx)
 		const mostWaiting = 1024
 		ids := make(chan int64, mostWaiting)
@@ -45,7 +45,8 @@ func (l *latency) startFloor(ctx context.Context, to *side) (*running, error) {
 					return l.claim(ctx, conn, ids, to)
 				})
 			}))
-	}), nil
+	})
+	return r.stop, nil
 }
 
 // hear passes notified ids on until ctx ends.

@@ -100,54 +100,6 @@ func TestSleepExactly(t *testing.T) {
 	}
 }
 
-func TestBlocks(t *testing.T) {
-	t.Parallel()
-	two := []lap{{side: 0}, {side: 1}}
-	tickets := blocks(1000, 400, blockTime, two) // blocks of 100
-	var measured, all [2]int
-	changes, last := 0, -1
-	for i, ticket := range tickets {
-		all[ticket.side]++
-		if ticket.measure {
-			measured[ticket.side]++
-		}
-		if ticket.side != last {
-			changes++
-			last = ticket.side
-		}
-		if i > 0 && ticket.at-tickets[i-1].at < time.Second/400-1 {
-			t.Errorf("ticket %d is at %v, the one before it at %v", i, ticket.at, tickets[i-1].at)
-		}
-	}
-	if measured != [2]int{1000, 1000} || all != [2]int{1100, 1100} || changes != 22 {
-		t.Errorf("measured %v of %v in %d turns, want 1000 of 1100 each in 22", measured, all, changes)
-	}
-	if got := blocks(1, 1, blockTime, two); len(got) != 4 || got[0].measure || !got[3].measure {
-		t.Errorf("one event: %+v", got)
-	}
-}
-
-// TestTurns: a transaction begins and ends between the events that it disturbs and the others.
-func TestTurns(t *testing.T) {
-	t.Parallel()
-	tickets := blocks(300, 100, time.Second, []lap{{side: 0}, {side: 1}, {0, true}})
-	all := turns(tickets)
-	if len(all) != 7 || len(turns(blocks(300, 100, time.Second, []lap{{side: 0}}))) != 0 {
-		t.Fatalf("turns %v", all)
-	}
-	for i, ticket := range tickets {
-		on := false
-		for _, turn := range all {
-			if turn.at <= ticket.at {
-				on = turn.on
-			}
-		}
-		if on != ticket.disturbed {
-			t.Errorf("ticket %d at %v: disturbed %v, want %v", i, ticket.at, on, ticket.disturbed)
-		}
-	}
-}
-
 func TestSightings(t *testing.T) {
 	t.Parallel()
 	s := newSightings(64)
