@@ -74,6 +74,9 @@ type mark struct {
 	entered   atomic.Int64  // the handler was called, in nanoseconds; 0: not yet
 }
 
+// arrival returns when the handler was called; 0: not yet.
+func (m *mark) arrival() time.Duration { return time.Duration(m.entered.Load()) }
+
 // side is a relay or the floor, with a table.
 type side struct {
 	name    string
@@ -94,6 +97,24 @@ func (s *side) handled(id int64, at time.Duration) {
 	if !ok || !m.(*mark).entered.CompareAndSwap(0, int64(at)) { //nolint:forcetypeassert // marks has nothing else
 		s.repeats.Add(1)
 	}
+}
+
+// write writes one event by a statement that returns its id. The handler may be called before the writer hears of its commit.
+func (s *side) write(ctx context.Context, conn *pgx.Conn, start time.Time, m *mark, statement string, args ...any) error {
+	m.begun = time.Since(start)
+	var id int64
+	var flight pgx.Batch
+	flight.Queue("BEGIN")
+	flight.Queue(statement, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
+	if err := conn.SendBatch(ctx, &flight).Close(); err != nil {
+		return err
+	}
+	s.marks.Store(id, m)
+
+	m.commit = time.Since(start)
+	_, err := conn.Exec(ctx, "COMMIT")
+	m.committed = time.Since(start)
+	return err
 }
 
 // lap is a side, with or without a transaction that disturbs it.
@@ -224,27 +245,9 @@ func (l *latency) turn(ctx context.Context, one lap, events int) (marks []mark, 
 	data := payload(payloadBytes)
 	err = l.w.onSchedule(ctx, plan, func(ctx context.Context, i int, conn *pgx.Conn) error {
 		marks[i].due = plan.due(i).Sub(l.start)
-		return l.write(ctx, conn, one.side, &marks[i], data)
+		return one.write(ctx, conn, l.start, &marks[i], one.insert(), data)
 	})
 	return marks, errors.Join(err, pause(ctx, turnPause))
-}
-
-// write writes one event. The handler may be called before the writer hears of its commit.
-func (l *latency) write(ctx context.Context, conn *pgx.Conn, to *side, m *mark, data string) error {
-	m.begun = time.Since(l.start)
-	var id int64
-	var flight pgx.Batch
-	flight.Queue("BEGIN")
-	flight.Queue(to.insert(), data).QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
-	if err := conn.SendBatch(ctx, &flight).Close(); err != nil {
-		return err
-	}
-	to.marks.Store(id, m)
-
-	m.commit = time.Since(l.start)
-	_, err := conn.Exec(ctx, "COMMIT")
-	m.committed = time.Since(l.start)
-	return err
 }
 
 // disturbances returns the statements that begin the disturbing transactions.
@@ -320,20 +323,19 @@ func (s *side) lost() (n int64) {
 
 // fillLap sets the times of a lap. The floor is a LISTEN and a claim, with a trigger that always notifies.
 func fillLap(c *Column, rounds [][]mark) {
-	entered := func(m *mark) time.Duration { return time.Duration(m.entered.Load()) }
 	for _, t := range []struct {
 		name string
 		of   func(*mark) time.Duration
 	}{
-		{arrivalName, func(m *mark) time.Duration { return entered(m) - m.committed }},
-		{"COMMIT sent -> handler", func(m *mark) time.Duration { return entered(m) - m.commit }},
+		{arrivalName, func(m *mark) time.Duration { return m.arrival() - m.committed }},
+		{"COMMIT sent -> handler", func(m *mark) time.Duration { return m.arrival() - m.commit }},
 		{"COMMIT itself", func(m *mark) time.Duration { return m.committed - m.commit }},
 		{"begun later than scheduled", func(m *mark) time.Duration { return m.begun - m.due }},
 	} {
 		var all []time.Duration
 		for _, round := range rounds {
 			for i := range round {
-				if entered(&round[i]) > 0 {
+				if round[i].arrival() > 0 {
 					all = append(all, t.of(&round[i]))
 				}
 			}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,18 +90,15 @@ type replay struct {
 	n      int      // events to replay
 	kinds  []string // types of the live events, in turns
 	schema string
-	seen   *sightings   // events of the past
-	last   []int64      // by aggregate: the last event; one worker has an aggregate at a time
-	wrong  atomic.Int64 // past events delivered after a later one, in a stream
-
-	mu      sync.Mutex
-	entered map[int64]time.Time // live events
+	past   *sightings
+	start  time.Time
+	live   side
 }
 
 const (
 	// sqlPast inserts events that no destination has still to deliver.
 	sqlPast = `INSERT INTO $table (event_type, aggregate_type, aggregate_id, payload, state, processed_at)
-	SELECT 'letter', $aggregate, 'key-' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
+	SELECT 'letter', $aggregate, '` + freeAggregate + `' || i % $keys, $payload::json, 'done', now() FROM generate_series(1, $events::bigint) AS i`
 	// sqlDeadLetters inserts such events and their dead letters.
 	sqlDeadLetters = `WITH event AS (` + sqlPast + ` RETURNING id, event_type, aggregate_type, aggregate_id)
 	INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, ordering_key, error_class, last_error)
@@ -118,9 +113,8 @@ func (b *replay) measure(ctx context.Context, r *Result) (err error) {
 	if err := b.bury(ctx); err != nil {
 		return fmt.Errorf("write the past events: %w", err)
 	}
-	b.seen = newSightings(b.n)
-	b.last = make([]int64, replayKeys)
-	b.entered = make(map[int64]time.Time)
+	b.past = b.backlog().sightings()
+	b.start = time.Now()
 	b.kinds = []string{eventType}
 	names := []string{"another destination"}
 	replayAll := b.replayLetters
@@ -147,11 +141,16 @@ func (b *replay) measure(ctx context.Context, r *Result) (err error) {
 		c.percentiles(name+", beside the replay", found.busy[i], 0.5, 0.99)
 		c.Set(name+", p99 beside / alone", Ratio(milliseconds(busy), milliseconds(alone)), 3)
 	}
-	faults := b.seen.faults()
-	faults.OutOfOrder = b.wrong.Load()
+	faults := b.past.faults()
+	if b.mode == outboxsql.ModeQueue {
+		faults.OutOfOrder = 0 // a queue promises no order
+	}
 	r.Count(faults)
 	return nil
 }
+
+// backlog describes the past events.
+func (b *replay) backlog() load { return load{events: b.n, keys: replayKeys, payload: payloadBytes} }
 
 // bury creates the past events. In a stream they are behind the positions.
 func (b *replay) bury(ctx context.Context) error {
@@ -159,7 +158,7 @@ func (b *replay) bury(ctx context.Context) error {
 	if b.want.History > 0 {
 		statement = sqlPast
 	}
-	_, err := b.Pool.Exec(ctx, load{events: b.n, keys: replayKeys, payload: payloadBytes}.fill(b.schema, statement))
+	_, err := b.Pool.Exec(ctx, b.backlog().fill(b.schema, statement))
 	if err == nil && b.mode == outboxsql.ModeStream {
 		err = b.makeStream(ctx, b.schema, b.n)
 	}
@@ -172,13 +171,17 @@ func (b *replay) relay() (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
-		if b.want.History > 0 && e.Replay == 0 {
-			return b.live(e)
-		}
-		return b.past(e)
+	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+		b.live.handled(e.ID, time.Since(b.start))
+		return nil
 	})
-	other := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error { return b.live(e) })
+	past := noting(delivery.HandlerFunc(doNothing), b.past)
+	letters := delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
+		if b.want.History > 0 && e.Replay == 0 {
+			return other(ctx, e)
+		}
+		return past.Deliver(ctx, e)
+	})
 	return relay, errors.Join(relay.Handle("letter", notifyd.Destination{Name: "letters", Handler: letters}),
 		relay.Handle(eventType, notifyd.Destination{Name: "other", Handler: other}))
 }
@@ -196,7 +199,7 @@ func (b *replay) replayLetters(ctx context.Context) error {
 	if did.Done != int64(b.n) {
 		return fmt.Errorf("%d letters were replayed, not %d", did.Done, b.n)
 	}
-	return b.seen.wait(ctx, nil)
+	return b.past.wait(ctx, nil)
 }
 
 // replayHistory replays the history, and waits until all of it is delivered.
@@ -219,83 +222,50 @@ func (b *replay) replayHistory(ctx context.Context) error {
 // times are the sorted times, by the kind of the event.
 type times [][]time.Duration
 
-// live records the first arrival of a live event.
-func (b *replay) live(e *delivery.Event) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.entered[e.ID].IsZero() {
-		b.entered[e.ID] = time.Now()
-	}
-	return nil
-}
-
-// past records the delivery of a past event.
-func (b *replay) past(e *delivery.Event) error {
-	var key int
-	if _, err := fmt.Sscanf(e.AggregateID, "key-%d", &key); err != nil {
-		return err
-	}
-	if b.mode == outboxsql.ModeStream {
-		if e.ID < b.last[key] {
-			b.wrong.Add(1)
-		}
-		b.last[key] = e.ID
-	}
-	b.seen.note(e.ID)
-	return nil
-}
-
 // compared are the times of live events without the work and during it, and the duration of the work.
 type compared struct {
 	alone, busy times
 	took        time.Duration
 }
 
-// around measures live events before work, during it, and after it.
+// around measures live events before work, during it, and after it: other load on the machine may have changed meanwhile.
 func (b *replay) around(ctx context.Context, relay *notifyd.Relay, work func(context.Context) error) (c compared, err error) {
-	run, err := startRelay(ctx, relay)
+	stop, err := StartRelay(ctx, relay)
 	if err != nil {
 		return c, err
 	}
-	defer func() { err = errors.Join(err, run.stop()) }()
+	defer func() { err = errors.Join(err, stop()) }()
 	quietly := func(ctx context.Context) error { return pause(ctx, time.Duration(b.want.Seconds)*time.Second) }
-	c.alone, err = b.write(ctx, quietly)
-	if err != nil {
-		return c, err
-	}
 
-	began := time.Now()
-	c.busy, err = b.write(ctx, work)
-	c.took = time.Since(began)
-	if err != nil {
-		return c, err
+	var written [3]times
+	for i, phase := range []func(context.Context) error{quietly, work, quietly} {
+		began := time.Now()
+		written[i], err = b.write(ctx, phase)
+		if err != nil {
+			return c, err
+		}
+		if i == 1 {
+			c.took = time.Since(began)
+		}
 	}
-
-	// Measure once more without work: other load on the machine may have changed meanwhile.
-	again, err := b.write(ctx, quietly)
-	if err != nil {
-		return c, err
-	}
-	for i := range c.alone {
-		c.alone[i] = append(c.alone[i], again[i]...)
-		slices.Sort(c.alone[i])
+	c.busy = written[1]
+	for kind := range b.kinds {
+		c.alone = append(c.alone, slices.Concat(written[0][kind], written[2][kind]))
+		slices.Sort(c.alone[kind])
 	}
 	return c, nil
 }
 
-// write writes live events until work has ended, and returns the time of each.
+// write writes live events until work has ended, and returns the sorted times, by the kind of the event.
 func (b *replay) write(ctx context.Context, work func(context.Context) error) (times, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer store.Close(ctx, conn)
-	committed := make([]map[int64]time.Time, len(b.kinds))
-	for i := range committed {
-		committed[i] = make(map[int64]time.Time)
-	}
 
 	over := make(chan struct{})
+	var marks []*mark
 	err = Together(ctx, func(ctx context.Context) error {
 		defer close(over)
 		return work(ctx)
@@ -312,38 +282,30 @@ func (b *replay) write(ctx context.Context, work func(context.Context) error) (t
 			if err := pause(ctx, time.Until(begin.Add(at(i)))); err != nil {
 				return err
 			}
-			kind := i % len(b.kinds)
-			var id int64
-			err := conn.QueryRow(ctx, `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[kind], data).Scan(&id)
+			marks = append(marks, &mark{})
+			err := b.live.write(ctx, conn, b.start, marks[i], `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[i%len(b.kinds)], data)
 			if err != nil {
 				return err
 			}
-			committed[kind][id] = time.Now()
 		}
 	})
+	if err == nil {
+		err = b.drained(ctx, b.schema, b.mode)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return b.arrivals(ctx, committed)
-}
 
-// arrivals waits for the live events, and returns the time of each.
-func (b *replay) arrivals(ctx context.Context, committed []map[int64]time.Time) (times, error) {
-	if err := b.drained(ctx, b.schema, b.mode); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	took := make(times, len(committed))
-	for i := range committed {
-		for id, at := range committed[i] {
-			entered, ok := b.entered[id]
-			if !ok {
-				return nil, fmt.Errorf("live event %d is lost", id)
-			}
-			took[i] = append(took[i], entered.Sub(at))
+	took := make(times, len(b.kinds))
+	for i, m := range marks {
+		if m.arrival() == 0 {
+			return nil, errors.New("a live event is lost")
 		}
-		slices.Sort(took[i])
+		kind := i % len(b.kinds)
+		took[kind] = append(took[kind], m.arrival()-m.committed)
+	}
+	for _, sorted := range took {
+		slices.Sort(sorted)
 	}
 	return took, nil
 }

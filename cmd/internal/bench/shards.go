@@ -113,22 +113,38 @@ func (x *Shards) Run(ctx context.Context, e *Env) (*Result, error) {
 
 // round delivers a backlog by n relays, in a new schema.
 func (b *shards) round(ctx context.Context, n int) (result drained, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%d relays: %w", n, err)
-		}
-	}()
+	name := fmt.Sprintf("%d relays", n)
 	l := load{mode: outboxsql.ModeStream, events: n * b.want.Events, payload: payloadBytes, keys: shardsKeys, routes: 1, shards: n}
 	schema, err := b.tables(ctx, fmt.Sprintf("shards_%d", n), l)
 	if err != nil {
 		return result, err
 	}
-	g := &relayGroup{bench: b, seen: l.sightings(), calls: make([]firstCall, n), released: make(chan struct{})}
-	defer func() { err = errors.Join(err, g.stop()) }()
-	if err := g.start(ctx, schema, l); err != nil {
-		return result, err
+	g := &relayGroup{shards: b, schema: schema, seen: l.sightings(), released: make(chan struct{})}
+	defer func() {
+		for _, pool := range g.pools {
+			pool.Close()
+		}
+	}()
+	for range n {
+		if err := g.add(ctx, n); err != nil {
+			return result, fmt.Errorf("%s: %w", name, err)
+		}
 	}
-	result, err = b.metered(ctx, fmt.Sprintf("%d relays", n), schema, l, g.deliver)
+	r := start(ctx, func(ctx context.Context) error { return Together(ctx, g.runs...) })
+	stop := sync.OnceValue(r.stop)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := g.await(ctx, r, l); err != nil {
+		return result, fmt.Errorf("%s: %w", name, err)
+	}
+
+	result, err = b.metered(ctx, name, schema, l, func(ctx context.Context, _ string, _ load) (result drained, err error) {
+		g.began = time.Now()
+		close(g.released)
+		err = errors.Join(g.seen.wait(ctx, r.ended), stop()) // so that everything is settled
+		result.Faults = g.seen.faults()
+		result.took = g.last
+		return result, err
+	})
 	if err != nil {
 		return result, err
 	}
@@ -140,67 +156,86 @@ func (b *shards) round(ctx context.Context, n int) (result drained, err error) {
 	return result, b.drop(ctx, schema)
 }
 
-// relayGroup has the relays of a round, each with a pool. Calls of the handler wait until released is closed.
+// relayGroup has the relays of a round. Calls of the handler wait until released is closed.
 type relayGroup struct {
-	bench    *shards
+	*shards
+	schema   string
 	seen     *sightings
-	calls    []firstCall // by relay
 	released chan struct{}
 	began    time.Time // when released was closed
 
 	mu   sync.Mutex
 	last time.Duration // the last delivery, since the release
 
-	pools   []*pgxpool.Pool
-	running *running // nil once stopped
+	// By relay: the task, the channel that is closed when it listens, and the one that its first call closes.
+	runs         []func(context.Context) error
+	ready, begun []<-chan struct{}
+	pools        []*pgxpool.Pool
 }
 
-// firstCall is the first call of a relay's handler.
-type firstCall struct {
-	once  sync.Once
-	begun chan struct{} // closed by the call
-}
-
-// start starts the relays, waits until each has its shard, inserts the backlog, and waits
-// until each relay has begun a call.
-func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
-	b := g.bench
-	var relays []*notifyd.Relay
-	var runs []func(context.Context) error
-	for i := range g.calls {
-		g.calls[i].begun = make(chan struct{})
-		pool, err := pgxpool.New(ctx, b.URL)
-		if err != nil {
-			return err
-		}
-		g.pools = append(g.pools, pool)
-		relay, err := notifyd.New(pool, notifyd.Config{Schema: schema, Logger: b.Log})
-		if err != nil {
-			return err
-		}
-		err = relay.Handle("*", notifyd.Destination{Name: shardsName, Handler: g.handler(i), Lane: delivery.Lane{Concurrency: b.want.Concurrency, Shards: l.shards}})
-		if err != nil {
-			return err
-		}
-		relays = append(relays, relay)
-		runs = append(runs, relay.Run)
+// add adds a relay with its own pool.
+func (g *relayGroup) add(ctx context.Context, shardCount int) error {
+	pool, err := pgxpool.New(ctx, g.URL)
+	if err != nil {
+		return err
 	}
-	g.running = start(ctx, func(ctx context.Context) error { return Together(ctx, runs...) })
-	for _, relay := range relays {
-		if err := g.running.ready(ctx, relay.Ready()); err != nil {
+	g.pools = append(g.pools, pool)
+	relay, err := notifyd.New(pool, notifyd.Config{Schema: g.schema, Logger: g.Log})
+	if err != nil {
+		return err
+	}
+	begun := make(chan struct{})
+	first := sync.OnceFunc(func() { close(begun) })
+	slow := delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
+		first()
+		select {
+		case <-g.released:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		return g.work(ctx)
+	})
+	g.runs = append(g.runs, relay.Run)
+	g.ready = append(g.ready, relay.Ready())
+	g.begun = append(g.begun, begun)
+	lane := delivery.Lane{Concurrency: g.want.Concurrency, Shards: shardCount}
+	return relay.Handle("*", notifyd.Destination{Name: shardsName, Handler: noting(slow, g.seen), Lane: lane})
+}
+
+// work is one call of the handler.
+func (g *relayGroup) work(ctx context.Context) error {
+	if g.want.Busy {
+		burn(g.want.HandlerTime)
+	} else if err := pause(ctx, g.want.HandlerTime); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = max(g.last, time.Since(g.began))
+	return nil
+}
+
+// await waits until each relay has its shard, inserts the backlog, and waits until each relay has begun a call.
+func (g *relayGroup) await(ctx context.Context, r *running, l load) error {
+	for _, ready := range g.ready {
+		if err := r.ready(ctx, ready); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errNoShard)
 	defer cancel()
-	if err := g.held(ctx, schema); err != nil {
+	for owners := 0; owners < len(g.runs); {
+		err := g.Pool.QueryRow(ctx, `SELECT count(DISTINCT p.owner) FROM `+in(g.schema, "outbox_positions")+` AS p
+			JOIN `+in(g.schema, "outbox_members")+` AS m ON m.owner = p.owner, pg_sleep(0.02) WHERE p.destination = $1`, shardsName).Scan(&owners)
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+	if err := g.insert(ctx, g.schema, l); err != nil {
 		return err
 	}
-	if err := b.insert(ctx, schema, l); err != nil {
-		return err
-	}
-	for i := range g.calls {
-		if err := g.running.ready(ctx, g.calls[i].begun); err != nil {
+	for _, begun := range g.begun {
+		if err := r.ready(ctx, begun); err != nil {
 			return err
 		}
 	}
@@ -211,69 +246,4 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 const shardsName = "slow"
 
 // errNoShard is the error if the relays do not share the shards evenly, or a shard gets no event.
-var errNoShard = errors.New("a relay has no shard, or no event: measure more aggregates")
-
-// held waits until each relay has one shard.
-func (g *relayGroup) held(ctx context.Context, schema string) error {
-	for owners := 0; owners < len(g.calls); {
-		err := g.bench.Pool.QueryRow(ctx, `SELECT count(DISTINCT p.owner) FROM `+in(schema, "outbox_positions")+` AS p
-			JOIN `+in(schema, "outbox_members")+` AS m ON m.owner = p.owner, pg_sleep(0.02) WHERE p.destination = $1`, shardsName).Scan(&owners)
-		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
-	return nil
-}
-
-// handler returns the slow handler of the i-th relay.
-func (g *relayGroup) handler(i int) delivery.Handler {
-	work := g.bench.work()
-	first := &g.calls[i]
-	return noting(delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
-		first.once.Do(func() { close(first.begun) })
-		select {
-		case <-g.released:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if err := work(ctx); err != nil {
-			return err
-		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.last = max(g.last, time.Since(g.began))
-		return nil
-	}), g.seen)
-}
-
-// work returns the work of one call of the handler.
-func (b *shards) work() func(context.Context) error {
-	if b.want.Busy {
-		return func(context.Context) error { burn(b.want.HandlerTime); return nil }
-	}
-	return func(ctx context.Context) error { return pause(ctx, b.want.HandlerTime) }
-}
-
-// deliver releases the calls, waits for all deliveries, and stops the relays, so that
-// everything is settled.
-func (g *relayGroup) deliver(ctx context.Context, _ string, _ load) (result drained, err error) {
-	g.began = time.Now()
-	close(g.released)
-	err = errors.Join(g.seen.wait(ctx, g.running.ended), g.stop())
-	result.Faults = g.seen.faults()
-	result.took = g.last // all calls have returned
-	return result, err
-}
-
-// stop stops the relays, at most once, and closes their pools.
-func (g *relayGroup) stop() (err error) {
-	if g.running != nil {
-		err = g.running.stop()
-		g.running = nil
-	}
-	for _, pool := range g.pools {
-		pool.Close()
-	}
-	g.pools = nil
-	return err
-}
+var errNoShard = errors.New("a relay has no shard, or no event: measure more events")
