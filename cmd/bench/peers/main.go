@@ -107,8 +107,8 @@ func (x *peers) Check() error {
 	return nil
 }
 
-// Settings are those of the private server: a pool of 16 writers, two dozen workers, and connections that the previous pool
-// has not closed yet. All else is PostgreSQL's default.
+// Settings returns the setting of the private server that is not PostgreSQL's default. The connections are 16 writers, two
+// dozen workers, and the connections that the previous pool has not closed yet.
 func (x *peers) Settings() map[string]string { return map[string]string{"max_connections": "200"} }
 
 // version returns the version of a system that is measured.

@@ -62,7 +62,7 @@ const (
 	inserts
 )
 
-// variant is a peer with the texts that describe it, and what was measured.
+// variant is a peer with the texts that describe it, and its figures.
 type variant struct {
 	name     string
 	settings string

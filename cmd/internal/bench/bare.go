@@ -15,10 +15,11 @@ import (
 
 // bare drains by SQL alone: the statements of a relay, on as many connections, without a relay.
 func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained, err error) {
-	b := &bareLoop{batch: d.want.Batch, settle: `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`}
+	b := &bareLoop{batch: d.want.Batch, settle: `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp()`}
 	if d.want.Delete {
-		b.settle = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
+		b.settle = `DELETE FROM outbox_events`
 	}
+	b.settle += ` WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	connector := &store.Connector{Config: d.Pool.Config().ConnConfig, Schema: schema}
 	began := time.Now()
 	var tasks []func(context.Context) error
@@ -84,7 +85,8 @@ func (b *bareLoop) claim(ctx context.Context, conn *pgx.Conn, ids []int64) ([]in
 
 	var flight pgx.Batch
 	flight.Queue("BEGIN")
-	flight.Queue(freshColumns+` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`, b.cursor, int64(b.batch)).Query(func(rows pgx.Rows) error {
+	claim := freshColumns + ` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`
+	flight.Queue(claim, b.cursor, int64(b.batch)).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			b.cursor = int64(binary.BigEndian.Uint64(rows.RawValues()[0])) //nolint:gosec // pgx reads a bigint in binary
 			ids = append(ids, b.cursor)

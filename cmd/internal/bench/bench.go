@@ -110,7 +110,7 @@ type Env struct {
 	Options
 	// URL is the database of the run.
 	URL string
-	// Prefix begins the names of what the run makes in the database.
+	// Prefix is the beginning of the names of schemas and databases of the run.
 	Prefix string
 	// Pool inspects the tables, and is not measured.
 	Pool *pgxpool.Pool

@@ -24,7 +24,7 @@ type Drain struct {
 	Batch, Workers        int // of a claim in events, and of claims
 	Mode                  Mode
 
-	// To is one of [Sinks]. Brokers and AMQPURL are those of a sink that is not private.
+	// To is a key of sinks. Brokers and AMQPURL name a sink that the bench does not start.
 	To          string
 	Brokers     []string
 	AMQPURL     string

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -92,19 +90,6 @@ const (
 	foreignWrite = `BEGIN; SELECT pg_current_xact_id()`
 )
 
-// transaction begins a transaction on a new connection. Closing the connection ends the transaction.
-func (e *Env) transaction(ctx context.Context, statement string) (*pgx.Conn, error) {
-	conn, err := e.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		store.Close(ctx, conn)
-		return nil, fmt.Errorf("hold a transaction: %w", err)
-	}
-	return conn, nil
-}
-
 // writeAhead writes events in transactions that stay open, if the load has any.
 func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 	if l.ahead == 0 {
@@ -127,22 +112,6 @@ func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 func (d *drain) release(ctx context.Context) {
 	d.ahead.close(ctx)
 	d.ahead = d.ahead[:0]
-}
-
-// deadRows returns the number of dead rows of a schema. PostgreSQL counts all of them only after the relay's sessions
-// have ended.
-func (e *Env) deadRows(ctx context.Context, schema string) (n int64, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("the relay's sessions have not ended"))
-	defer cancel()
-	for gone := false; !gone; {
-		err := e.Pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint, NOT EXISTS (
-				SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND application_name <> $2)
-			FROM pg_stat_user_tables, pg_sleep(0.02) WHERE schemaname = $1`, schema, benchName).Scan(&n, &gone)
-		if err != nil {
-			return 0, errors.Join(fmt.Errorf("count dead rows: %w", err), context.Cause(ctx))
-		}
-	}
-	return n, nil
 }
 
 // readAlone reads a backlog as the relay does, on one connection, and discards the rows.

@@ -66,7 +66,7 @@ const (
 type notifying struct {
 	name   string
 	notify outboxsql.NotifyMode
-	// attend starts what the writers have next to them; nil starts nothing.
+	// attend starts the company of the writers: a relay, a lock or a listener; nil starts none.
 	attend func(*insert, context.Context, *notifying) (stop func() error, err error)
 
 	mode   outboxsql.Mode

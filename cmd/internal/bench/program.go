@@ -50,7 +50,7 @@ func Execute(ctx context.Context, args []string, stdout, stderr io.Writer, build
 	root.CompletionOptions.DisableDefaultCmd = true
 
 	flags := root.PersistentFlags()
-	flags.StringVar(&p.options.DatabaseURL, "database-url", "", "use this database, in schemas or databases that are dropped at the end; a private PostgreSQL by default")
+	flags.StringVar(&p.options.DatabaseURL, "database-url", "", "`URL` of a database to use, for schemas that are dropped at the end; private by default")
 	flags.BoolVar(&p.options.Force, "force", false, "use the database even if it holds events")
 	flags.BoolVar(&p.asJSON, "json", false, "print the result as one line of JSON on standard output, and all else on standard error")
 	flags.StringVar(&p.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")

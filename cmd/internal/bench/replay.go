@@ -273,6 +273,7 @@ func (b *replay) write(ctx context.Context, work func(context.Context) error) (t
 		begin := time.Now()
 		at := steadily(liveRate)
 		data := payload(payloadBytes)
+		insert := `INSERT INTO ` + table(b.schema) + ` (event_type, payload) VALUES ($1, $2) RETURNING id`
 		for i := 0; ; i++ {
 			select {
 			case <-over:
@@ -283,7 +284,7 @@ func (b *replay) write(ctx context.Context, work func(context.Context) error) (t
 				return err
 			}
 			marks = append(marks, &mark{})
-			err := b.live.write(ctx, conn, b.start, marks[i], `INSERT INTO `+table(b.schema)+` (event_type, payload) VALUES ($1, $2) RETURNING id`, b.kinds[i%len(b.kinds)], data)
+			err := b.live.write(ctx, conn, b.start, marks[i], insert, b.kinds[i%len(b.kinds)], data)
 			if err != nil {
 				return err
 			}

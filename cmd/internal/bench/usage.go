@@ -48,7 +48,7 @@ func (e *Env) meter(ctx context.Context, name string, sink int, work func(contex
 	return u, err
 }
 
-// used returns what was used so far. The CPU time of PostgreSQL is 0 for a server that is not private.
+// used returns the totals up to now. The CPU time of PostgreSQL is known for a private server only.
 func (e *Env) used(ctx context.Context, sink int) (u usage, err error) {
 	u.relay = ownCPU()
 	u.rss = peakMemory()
@@ -148,7 +148,7 @@ func cpuOfFamily(pid int) (total time.Duration) {
 	return total + cpuOf(pid) + ticks(stat(pid)[statFamily:])
 }
 
-// number64 returns the number in a text, 0 if it is none.
+// number64 parses a number; any other text is 0.
 func number64(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -71,14 +71,6 @@ func variantParts() []part {
 	}
 }
 
-// byWorkers returns a trial for each number of workers.
-func (w *way) byWorkers(format string) (all []trialOptions) {
-	for n := 1; n <= variantWorkers && (w.most == 0 || n <= w.most); n++ {
-		all = append(all, trialOptions{at: fmt.Sprintf(format, n), workers: n})
-	}
-	return all
-}
-
 // Define implements [Experiment].
 func (x *Variants) Define(cmd *cobra.Command) {
 	cmd.Use = "variants"
@@ -251,46 +243,6 @@ func scramble(ctx context.Context, t *trial, c *Column) error {
 		c.Set(t.at+"events", float64(t.total()), 0)
 		return errors.Join(err, w.caughtUp(ctx))
 	})
-}
-
-// commitSlowly writes an event in a transaction that has written something else before and takes a while. It rolls one in
-// twenty back.
-func (t *trial) commitSlowly(ctx context.Context, conn *pgx.Conn, key int, lock *sync.Mutex) error {
-	const rolledBack = 20
-	if _, err := conn.Exec(ctx, foreignWrite); err != nil {
-		return err
-	}
-	if err := pause(ctx, aWhile()); err != nil {
-		return err
-	}
-
-	lock.Lock()
-	defer lock.Unlock()
-	if err := t.insert(ctx, conn, key); err != nil {
-		return err
-	}
-	if err := pause(ctx, aWhile()); err != nil {
-		return err
-	}
-	if rand.IntN(rolledBack) == 0 { //nolint:gosec // a load
-		_, err := conn.Exec(ctx, "ROLLBACK")
-		return err
-	}
-	_, err := conn.Exec(ctx, "COMMIT")
-	if err == nil {
-		t.written[key]++
-	}
-	return err
-}
-
-// aWhile returns up to 5 ms, and for one transaction in fifty up to 100 ms.
-func aWhile() time.Duration {
-	const oneInFifty, short, long = 50, 5 * time.Millisecond, 100 * time.Millisecond
-	most := short
-	if rand.IntN(oneInFifty) == 0 { //nolint:gosec // a load
-		most = long
-	}
-	return rand.N(most) //nolint:gosec // a load
 }
 
 // holding is a trial with an open transaction.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -120,14 +122,6 @@ func (t *trial) inside(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// insertInto returns the beginning and the end of an INSERT, around the values address, aggregate and payload.
-func (w *way) insertInto() (into, more string) {
-	if w.isNotifyd() {
-		return "INSERT INTO outbox_events (event_type, aggregate_id, payload, aggregate_type) ", ", 'bench'"
-	}
-	return "INSERT INTO outbox (topic, key, payload) ", ""
-}
-
 // addresses returns the targets of events: the topics, or the event types that are routed to them.
 func (t *trial) addresses() []string {
 	if !t.way.isNotifyd() {
@@ -193,6 +187,46 @@ func (t *trial) commit(ctx context.Context, conn *pgx.Conn, key int) error {
 	return err
 }
 
+// commitSlowly writes an event in a transaction that has written something else before and takes a while. It rolls one in
+// twenty back.
+func (t *trial) commitSlowly(ctx context.Context, conn *pgx.Conn, key int, lock *sync.Mutex) error {
+	const rolledBack = 20
+	if _, err := conn.Exec(ctx, foreignWrite); err != nil {
+		return err
+	}
+	if err := pause(ctx, aWhile()); err != nil {
+		return err
+	}
+
+	lock.Lock()
+	defer lock.Unlock()
+	if err := t.insert(ctx, conn, key); err != nil {
+		return err
+	}
+	if err := pause(ctx, aWhile()); err != nil {
+		return err
+	}
+	if rand.IntN(rolledBack) == 0 { //nolint:gosec // a load
+		_, err := conn.Exec(ctx, "ROLLBACK")
+		return err
+	}
+	_, err := conn.Exec(ctx, "COMMIT")
+	if err == nil {
+		t.written[key]++
+	}
+	return err
+}
+
+// aWhile returns up to 5 ms, and for one transaction in fifty up to 100 ms.
+func aWhile() time.Duration {
+	const oneInFifty, short, long = 50, 5 * time.Millisecond, 100 * time.Millisecond
+	most := short
+	if rand.IntN(oneInFifty) == 0 { //nolint:gosec // a load
+		most = long
+	}
+	return rand.N(most) //nolint:gosec // a load
+}
+
 // total returns the number of committed events.
 func (t *trial) total() (n int64) {
 	for _, written := range t.written {
@@ -203,7 +237,8 @@ func (t *trial) total() (n int64) {
 
 // consume returns a client that reads the topics from their beginning.
 func (t *trial) consume() (*kgo.Client, error) {
-	return kgo.NewClient(kgo.SeedBrokers(t.kafka.addrs...), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(t.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	return kgo.NewClient(kgo.SeedBrokers(t.kafka.addrs...), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(t.topics...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 }
 
 // readBack reads the topics to their end, and compares them with the committed events.

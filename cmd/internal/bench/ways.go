@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,8 +17,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// way is a way to move events from PostgreSQL into Kafka. The ways other than notifyd's are those of a well-known
-// comparison (github.com/denis-tsv/Outbox). Each has the best settings that it allows: prepared statements, one round trip
+// way is a way to move events from PostgreSQL into Kafka. Except for notifyd, the ways come from a well-known comparison
+// (github.com/denis-tsv/Outbox). Each has the best settings that it allows: prepared statements, one round trip
 // for statements that belong together, and only the index that it needs. They lack much that a relay needs: retries, dead
 // letters, routes, an end without repeats.
 type way struct {
@@ -36,6 +37,22 @@ type way struct {
 
 // isNotifyd reports whether relays are the workers.
 func (w *way) isNotifyd() bool { return w.mode != "" }
+
+// insertInto returns the beginning and the end of an INSERT, around the values address, aggregate and payload.
+func (w *way) insertInto() (into, more string) {
+	if w.isNotifyd() {
+		return "INSERT INTO outbox_events (event_type, aggregate_id, payload, aggregate_type) ", ", 'bench'"
+	}
+	return "INSERT INTO outbox (topic, key, payload) ", ""
+}
+
+// byWorkers returns a trial for each number of workers.
+func (w *way) byWorkers(format string) (all []trialOptions) {
+	for n := 1; n <= variantWorkers && (w.most == 0 || n <= w.most); n++ {
+		all = append(all, trialOptions{at: fmt.Sprintf(format, n), workers: n})
+	}
+	return all
+}
 
 // stepper delivers events, a batch with each step.
 type stepper interface {
@@ -127,7 +144,8 @@ func ways() []*way {
 		{
 			// Nothing can commit below the oldest open transaction of the server. A position is a transaction and an id.
 			name: "partitions", about: "virtual partitions, a position each, read up to pg_snapshot_xmin in the order of transactions",
-			tables: `CREATE TABLE outbox (` + idColumn + `, partition int NOT NULL DEFAULT 0, tx_id xid8 NOT NULL DEFAULT pg_current_xact_id(), ` + columns + `);
+			tables: `CREATE TABLE outbox (` + idColumn + `, ` + columns + `,
+					partition int NOT NULL DEFAULT 0, tx_id xid8 NOT NULL DEFAULT pg_current_xact_id());
 				CREATE INDEX ON outbox (topic, partition, tx_id, id);
 				CREATE TABLE outbox_offsets (` + offsetsKeys + `, last_tx xid8 NOT NULL DEFAULT '0', last_id bigint NOT NULL DEFAULT 0)`,
 			subscribe: subscribe,
@@ -136,10 +154,12 @@ func ways() []*way {
 			worker: func(p producing) stepper {
 				return &partitionWorker{
 					producing: p,
-					release:   `UPDATE outbox_offsets SET last_tx = $3::text::xid8, last_id = $4, available_after = now() + $5::interval WHERE topic = $1 AND partition = $2`,
-					claim:     claim + `o.last_tx::text, o.last_id`,
+					release: `UPDATE outbox_offsets SET last_tx = $3::text::xid8, last_id = $4, available_after = now() + $5::interval
+						WHERE topic = $1 AND partition = $2`,
+					claim: claim + `o.last_tx::text, o.last_id`,
 					read: `SELECT id, topic, key, payload, tx_id::text FROM outbox
-						WHERE topic = $1 AND partition = $2 AND (tx_id, id) > ($3::text::xid8, $4) AND tx_id < pg_snapshot_xmin(pg_current_snapshot())
+						WHERE topic = $1 AND partition = $2 AND (tx_id, id) > ($3::text::xid8, $4)
+						AND tx_id < pg_snapshot_xmin(pg_current_snapshot())
 						ORDER BY outbox.tx_id, outbox.id LIMIT $5`,
 				}
 			},
@@ -159,9 +179,10 @@ func ways() []*way {
 				return &partitionWorker{
 					producing: p,
 					// $3 is the transaction, which only the other way uses.
-					release: `UPDATE outbox_offsets SET last_id = $4, available_after = now() + $5::interval WHERE topic = $1 AND partition = $2 AND $3::text IS NOT NULL`,
-					claim:   claim + `'0', o.last_id`,
-					read:    `SELECT id, topic, key, payload, $3::text FROM outbox WHERE topic = $1 AND partition = $2 AND id > $4 ORDER BY id LIMIT $5`,
+					release: `UPDATE outbox_offsets SET last_id = $4, available_after = now() + $5::interval
+						WHERE topic = $1 AND partition = $2 AND $3::text IS NOT NULL`,
+					claim: claim + `'0', o.last_id`,
+					read:  `SELECT id, topic, key, payload, $3::text FROM outbox WHERE topic = $1 AND partition = $2 AND id > $4 ORDER BY id LIMIT $5`,
 				}
 			},
 		},
