@@ -71,22 +71,3 @@ func TestBenchUsage(t *testing.T) {
 		t.Errorf("relay by hand: %+v", got)
 	}
 }
-
-// TestBenchHelp: every bench has examples, in lines that begin with the command.
-func TestBenchHelp(t *testing.T) {
-	t.Parallel()
-	root := newRootCmd(&bench.Program{})
-	for _, cmd := range append(root.Commands(), root) {
-		for line := range strings.Lines(cmd.Example) {
-			if !strings.HasPrefix(line, "  "+cmd.CommandPath()+" ") && strings.TrimSpace(line) != cmd.CommandPath() {
-				t.Errorf("%s has the example %q", cmd.CommandPath(), line)
-			}
-		}
-		if cmd.Example == "" && !cmd.Hidden {
-			t.Errorf("%s has no example", cmd.CommandPath())
-		}
-	}
-	if got := command(t); got.code != 0 || !strings.Contains(got.stdout, "\n  takeover ") || strings.Contains(got.stdout, "\n  relay ") {
-		t.Errorf("got %+v", got)
-	}
-}

@@ -77,7 +77,6 @@ func names() (all []string) {
 func (x *peers) Define(cmd *cobra.Command) {
 	cmd.Use = "peers"
 	cmd.Short = "Compare notifyd with other systems on the same PostgreSQL"
-	cmd.Example = "  peers --events 50000 --rounds 1\n  peers --only queue,river --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.events, "events", 200_000, "`number` of events to drain; 0 leaves the drain out")

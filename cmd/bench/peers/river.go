@@ -142,7 +142,8 @@ type riverWorker struct {
 }
 
 func (w *riverWorker) start(ctx context.Context) (err error) {
-	if w.pool, err = w.peer.db.ownPool(ctx, riverConns, w.peer.commit); err != nil {
+	w.pool, err = w.peer.db.ownPool(ctx, riverConns, w.peer.commit)
+	if err != nil {
 		return err
 	}
 	client, err := river.NewClient(riverpgxv5.New(w.pool), w.config)

@@ -184,7 +184,8 @@ type waterWorker struct {
 }
 
 func (w *waterWorker) start(ctx context.Context) (err error) {
-	if w.pool, err = w.peer.db.ownPool(ctx, waterConns, w.peer.commit); err != nil {
+	w.pool, err = w.peer.db.ownPool(ctx, waterConns, w.peer.commit)
+	if err != nil {
 		return err
 	}
 	s, err := w.peer.subscriber(w.pool)

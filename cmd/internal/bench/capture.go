@@ -30,7 +30,6 @@ events; with the triggers of "notifyd capture add"; with the same triggers where
 function names each column; and with a trigger for each row. The four take turns, on one
 connection each, and commits do not wait for a flush to disk. The exit code is 1 if a
 variant has not written an event for each changed row.`
-	cmd.Example = "  bench capture\n  bench capture --rows 1000000 --seconds 9 --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.Rows, "rows", 100_000, "`number` of rows of the table")

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 // probes is how many commits of each kind are timed for the cost of a flush.
@@ -18,71 +18,56 @@ const probes = 200
 
 // describe prints the machine, the server and the settings that affect the figures.
 func (e *Env) describe(ctx context.Context) error {
-	var version string
-	if err := e.Pool.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&version); err != nil {
+	var version, settings string
+	err := e.Pool.QueryRow(ctx, `SELECT current_setting('server_version'), string_agg(name || '=' || current_setting(name), ', ' ORDER BY name)
+		FROM pg_settings WHERE name = ANY($1)`, []string{
+		"autovacuum", "autovacuum_naptime", "checkpoint_timeout", "data_checksums", "fsync", "full_page_writes", "max_wal_size",
+		"shared_buffers", "synchronous_commit", "wal_sync_method", "wal_compression",
+	}).Scan(&version, &settings)
+	if err != nil {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
 	where := "the one of --database-url"
 	if e.Private() {
 		where = "private, durable"
 	}
-	e.Printf("PostgreSQL %s (%s); this machine has %d cores\n", version, where, runtime.NumCPU())
-	rows, err := e.Pool.Query(ctx, `SELECT name || '=' || current_setting(name) FROM pg_settings WHERE name = ANY($1) ORDER BY name`, []string{
-		"autovacuum", "checkpoint_timeout", "data_checksums", "fsync", "full_page_writes", "max_wal_size",
-		"shared_buffers", "synchronous_commit", "wal_sync_method", "wal_compression",
-	})
+	e.Printf("PostgreSQL %s (%s); this machine has %d cores\nsettings: %s\n", version, where, runtime.NumCPU(), settings)
+
+	conn, err := e.connect(ctx)
 	if err != nil {
 		return err
 	}
-	settings, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	e.Printf("settings: %s\n", strings.Join(settings, ", "))
-	flushed, unflushed, err := e.probe(ctx)
+	defer store.Close(ctx, conn)
+	off, err := timeCommits(ctx, conn, e.Prefix+"_probe", "off")
 	if err != nil {
 		return fmt.Errorf("time commits: %w", err)
 	}
+	on, err := timeCommits(ctx, conn, e.Prefix+"_probe", "on")
 	e.Printf("fsync: %.3f ms, measured as the commit of one row with synchronous_commit=on, %.3f ms, less one with off, %.3f ms (medians of %d)\n\n",
-		milliseconds(flushed-unflushed), milliseconds(flushed), milliseconds(unflushed), probes)
-	return nil
+		milliseconds(on-off), milliseconds(on), milliseconds(off), probes)
+	return err
 }
 
-// probe times commits of one row, with and without a flush to disk.
-func (e *Env) probe(ctx context.Context) (flushed, unflushed time.Duration, err error) {
-	name := pgx.Identifier{e.Prefix + "_probe"}.Sanitize()
-	err = e.Pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) {
-		if _, err := c.Exec(ctx, "CREATE SCHEMA "+name+" CREATE TABLE probe (n int)"); err != nil {
-			return err
-		}
-		defer func() {
-			_, derr := c.Exec(context.WithoutCancel(ctx), "RESET synchronous_commit; DROP SCHEMA "+name+" CASCADE")
-			err = errors.Join(err, derr)
-		}()
-		unflushed, err = timeCommits(ctx, c, "off", name)
-		if err != nil {
-			return err
-		}
-		flushed, err = timeCommits(ctx, c, "on", name)
-		return err
-	})
-	return flushed, unflushed, err
-}
-
-func timeCommits(ctx context.Context, c *pgxpool.Conn, synchronous, schema string) (time.Duration, error) {
-	if _, err := c.Exec(ctx, "SET synchronous_commit = "+synchronous); err != nil {
+// timeCommits returns the median of commits of one row, in a schema that does not outlive it.
+func timeCommits(ctx context.Context, conn *pgx.Conn, schema, synchronous string) (median time.Duration, err error) {
+	_, err = conn.Exec(ctx, "SET synchronous_commit = "+synchronous+"; CREATE SCHEMA "+schema+" CREATE TABLE probe (n int)")
+	if err != nil {
 		return 0, err
 	}
+	defer func() {
+		_, dropErr := conn.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+schema+" CASCADE")
+		err = errors.Join(err, dropErr)
+	}()
 	took := make([]time.Duration, probes)
 	for i := range took {
-		start := time.Now()
-		if _, err := c.Exec(ctx, "INSERT INTO "+schema+".probe VALUES (1)"); err != nil {
+		began := time.Now()
+		if _, err := conn.Exec(ctx, "INSERT INTO "+schema+".probe VALUES (1)"); err != nil {
 			return 0, err
 		}
-		took[i] = time.Since(start)
+		took[i] = time.Since(began)
 	}
 	slices.Sort(took)
-	return took[len(took)/2], nil
+	return Percentile(took, 0.5), nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -67,10 +67,6 @@ day, and two later ones wait for it; all are stored before the backlog.
 
 The exit code is 1 if an event was lost, came after a later one of its aggregate
 in a stream, or if a blocked one was touched.`
-	cmd.Example = "  bench drain\n" +
-		"  bench drain --mode both --keys 1000\n" +
-		"  bench drain --mode stream --to kafka --exactly-once\n" +
-		"  bench drain --delete --events 1000000 --payload 1024 --json"
 
 	flags := cmd.Flags()
 	defaults := notifyd.Config{}.WithDefaults()

@@ -36,7 +36,6 @@ trigger suppressed and no relay, which is the cost of the trigger alone;
 without a relay; next to a frozen relay, once the server has ended its session; and
 with a notification of every event. These take turns. Then it compares commits at a
 low rate, at which the relay listens.`
-	cmd.Example = "  bench insert\n  bench insert --writers 64 --seconds 15 --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.Writers, "writers", 16, "`number` of connections that write")

@@ -38,7 +38,6 @@ func (x *Latency) Define(cmd *cobra.Command) {
 the time from the return of COMMIT to the call of the handler. In turns with
 that it measures the floor: a bare connection that listens, and a claim of the
 row in SQL. The exit code is 1 if an event was lost.`
-	cmd.Example = "  bench latency\n  bench latency --rate 2000 --events 8000 --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.Events, "events", 2000, "`number` of events to measure")

@@ -27,9 +27,6 @@ import (
 // command line because it holds a connection string.
 const EnvRelay = "NOTIFYD_BENCH_RELAY"
 
-// ErrNoOrder is returned by [Serve] in a process that no bench has started.
-var ErrNoOrder = errors.New("this is started by a bench, not by hand")
-
 // order is the configuration of a relay's process.
 type order struct {
 	URL    string `json:"url"`
@@ -65,7 +62,7 @@ const (
 // [EnvRelay]. If the bench dies, its end of the pipe closes and the relay ends too.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger, encoded string) (err error) {
 	if encoded == "" {
-		return ErrNoOrder
+		return errors.New("this is started by a bench, not by hand")
 	}
 	var o order
 	if err := json.Unmarshal([]byte(encoded), &o); err != nil {
@@ -92,11 +89,11 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 		return err
 	}
 
-	r, err := startRelay(ctx, relay)
+	stop, err := StartRelay(ctx, relay)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.stop()) }()
+	defer func() { err = errors.Join(err, stop()) }()
 	cpu := ownCPU()
 	if _, err := fmt.Fprintln(stdout, readyWord); err != nil {
 		return err

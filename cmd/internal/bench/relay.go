@@ -42,20 +42,11 @@ func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 	}
 }
 
-// startRelay runs a relay, and returns once it listens.
-func startRelay(ctx context.Context, relay *notifyd.Relay) (*running, error) {
+// StartRelay runs a relay, and returns once it listens. stop ends it when everything is settled.
+func StartRelay(ctx context.Context, relay *notifyd.Relay) (stop func() error, err error) {
 	r := start(ctx, relay.Run)
 	if err := r.ready(ctx, relay.Ready()); err != nil {
 		return nil, errors.Join(err, r.stop())
-	}
-	return r, nil
-}
-
-// StartRelay runs a relay, and returns once it listens. stop ends it when everything is settled.
-func StartRelay(ctx context.Context, relay *notifyd.Relay) (stop func() error, err error) {
-	r, err := startRelay(ctx, relay)
-	if err != nil {
-		return nil, err
 	}
 	return r.stop, nil
 }

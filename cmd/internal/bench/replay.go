@@ -47,7 +47,6 @@ came after a later one of its aggregate.
 
 With --history it replays as many events that a stream has delivered, as "notifyd replay"
 does, and measures live events of the same destination, too.`, replayKeys, liveRate)
-	cmd.Example = "  bench replay --mode both\n  bench replay --history 1000000\n  bench replay --letters 100000 --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.History, "history", 0, "`number` of delivered events to replay, in place of dead letters")

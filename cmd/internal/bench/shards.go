@@ -40,7 +40,6 @@ after a later one of its aggregate.
 
 The relays share one process and the CPU of this machine. With --busy the rate grows
 up to its number of cores, and one relay uses all of them unless --concurrency is 1.`
-	cmd.Example = "  bench shards --relays 1,2,8 --handler-time 20ms\n  bench shards --busy --concurrency 1 --events 1000 --relays 1,2"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.Events, "events", 20_000, "`number` of events in the backlog for each relay")

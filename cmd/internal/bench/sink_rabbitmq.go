@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -114,100 +113,67 @@ func (s *rabbitSink) consume(events int) (*rabbitReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rabbitReader{conn: conn, all: events, done: make(chan struct{}), came: make(chan struct{}, 1)}
-	got, err := r.begin(ch, s.queue)
-	if err != nil {
+	isRemoving := events == 0 // the broker removes each message as it sends it, so that none returns to the queue
+	q, err := ch.QueueDeclare(s.queue, true, false, false, false, queueArguments())
+	if err == nil {
+		err = ch.Qos(rabbitPrefetch, 0, false)
+	}
+	if events == 0 {
+		events = q.Messages
+	}
+	got, consumeErr := ch.Consume(s.queue, "", isRemoving, false, false, false, nil)
+	if err := errors.Join(err, consumeErr); err != nil {
 		return nil, errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
 	}
-	go r.read(got)
+	r := &rabbitReader{conn: conn, all: events, ids: make(chan int64, events)}
+	go r.read(got, isRemoving)
 	return r, nil
 }
 
-// rabbitReader reads a queue as a consumer does, and records the ids.
+// rabbitReader reads a queue as a consumer does.
 type rabbitReader struct {
 	conn *amqp.Connection
 	all  int // events to read
-	done chan struct{}
-	// isRemoving reports that the broker removes each message as it sends it, so that none returns to the queue.
-	isRemoving bool
-
-	mu   sync.Mutex
-	ids  []int64       // since the last call of arrived
-	came chan struct{} // capacity 1
-	err  error
-}
-
-// begin declares the queue, if the handler has not, and asks for its messages.
-func (r *rabbitReader) begin(ch *amqp.Channel, queue string) (<-chan amqp.Delivery, error) {
-	q, err := ch.QueueDeclare(queue, true, false, false, false, queueArguments())
-	if err != nil {
-		return nil, err
-	}
-	if r.all == 0 {
-		r.all = q.Messages
-		r.isRemoving = true
-	}
-	if err := ch.Qos(rabbitPrefetch, 0, false); err != nil {
-		return nil, err
-	}
-	return ch.Consume(queue, "", r.isRemoving, false, false, false, nil)
+	ids  chan int64
 }
 
 // read ends when the connection ends; close waits for it.
-func (r *rabbitReader) read(got <-chan amqp.Delivery) {
-	defer close(r.done)
+func (r *rabbitReader) read(got <-chan amqp.Delivery, isRemoving bool) {
+	defer close(r.ids)
 	n := 0
 	for d := range got {
 		n++
-		var err error
-		// The last messages may stay unacknowledged: nothing depends on that.
-		if !r.isRemoving && n%(rabbitPrefetch/2) == 0 {
-			err = d.Ack(true)
+		if !isRemoving && n%(rabbitPrefetch/2) == 0 {
+			_ = d.Ack(true) // the last messages may stay unacknowledged, and an error ends the connection
 		}
-		r.mu.Lock()
-		r.ids = append(r.ids, number64(d.MessageId))
-		r.err = errors.Join(r.err, err)
-		r.mu.Unlock()
-		select {
-		case r.came <- struct{}{}:
-		default:
-		}
+		r.ids <- number64(d.MessageId)
 	}
 }
 
 // arrived calls note with the ids since the last call. It returns when they are all events of a drain, or when no more
-// arrive.
+// arrive: missing events are counted.
 func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
-	for noted := 0; ; {
-		r.mu.Lock()
-		ids, err := r.ids, r.err
-		r.ids = nil
-		r.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			note(id)
-		}
-		noted += len(ids)
-		if noted >= r.all {
-			return nil
-		}
-		timer := time.NewTimer(readWithin)
+	timer := time.NewTimer(readWithin)
+	defer timer.Stop()
+	for range r.all {
+		timer.Reset(readWithin)
 		select {
-		case <-r.came:
-		case <-r.done:
-			return errors.New("the broker has closed the connection")
+		case id, ok := <-r.ids:
+			if !ok {
+				return errors.New("the broker has closed the connection")
+			}
+			note(id)
 		case <-timer.C:
-			return nil // missing events are counted
+			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		timer.Stop()
 	}
+	return nil
 }
 
 func (r *rabbitReader) close() {
 	_ = r.conn.Close() // nothing depends on it
-	<-r.done
+	for range r.ids {
+	}
 }

@@ -28,7 +28,6 @@ func (x *Soak) Define(cmd *cobra.Command) {
 the time from the moment at which an event was due to be written to the call of
 the handler, dead tuples, the size of the table, and the CPU time of the relay.
 The exit code is 1 if an event was lost.`
-	cmd.Example = "  bench soak\n  bench soak --rate 1000 --seconds 3600 --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.Rate, "rate", 5000, "transactions per `second`")

@@ -29,7 +29,6 @@ func (x *Takeover) Define(cmd *cobra.Command) {
 relays, and in the middle kills the one that delivered last, with SIGKILL. It measures
 the longest time from the moment at which an event was due to be written to the call
 of the handler, and counts repeats. The exit code is 1 if an event was lost.`
-	cmd.Example = "  bench takeover --mode stream\n  bench takeover --rate 500 --seconds 20 --mode both --json"
 
 	flags := cmd.Flags()
 	flags.IntVar(&x.Rate, "rate", 2000, "transactions per `second`")

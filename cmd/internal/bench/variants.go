@@ -87,9 +87,6 @@ without a delivery while a transaction is open, which has written elsewhere or a
 The part order counts what is lost or out of order where writers commit out of order.
 After each run the topics are read back. The exit code is 1 if notifyd lost an event, or a
 stream delivered one out of order; what the others lose is their result.`
-	cmd.Example = "  bench variants\n" +
-		"  bench variants --only lease,stream --parts drain,order --events 100000\n" +
-		"  bench variants --parts open --open-seconds 60 --json"
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&x.Only, "only", nil, "`variants` to measure, with commas between them; all by default")
