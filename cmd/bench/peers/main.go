@@ -22,7 +22,6 @@ import (
 )
 
 func main() {
-	//nolint:forbidigo // a program's root makes the first context
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 

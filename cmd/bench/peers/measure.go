@@ -25,9 +25,16 @@ const drainRate = "events/s"
 // figures are the figures of a variant, in the order of the table.
 func figures() []figure {
 	return []figure{
-		{"drain, s", 2}, {drainRate, 0},
-		{"p50", 2}, {"p99", 2}, {"behind, p50", 2}, {"behind, p99", 2}, {"held", 0},
-		{"alone, writes/s", 0}, {"beside, writes/s", 0}, {"handled/s", 0},
+		{"drain, s", 2},
+		{drainRate, 0},
+		{"p50", 2},
+		{"p99", 2},
+		{"behind, p50", 2},
+		{"behind, p99", 2},
+		{"held", 0},
+		{"alone, writes/s", 0},
+		{"beside, writes/s", 0},
+		{"handled/s", 0},
 	}
 }
 

@@ -158,7 +158,7 @@ func (w *riverWorker) start(ctx context.Context) (err error) {
 
 func (w *riverWorker) stop() (err error) {
 	if w.client != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), riverStop) //nolint:forbidigo // the run may have been cancelled
+		ctx, cancel := context.WithTimeout(context.Background(), riverStop) // the run may have been cancelled
 		defer cancel()
 		err = w.client.Stop(ctx)
 	}

@@ -60,7 +60,7 @@ func (r *running) stop() error {
 // endedBy returns the error of a task, and none if the end of ctx is the reason.
 func endedBy(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // that is how a task ends
 	}
 	return err
 }
