@@ -159,7 +159,7 @@ type drain struct {
 	*Env
 	want  *Drain
 	place *place
-	ahead writers // with open transactions that have written events
+	ahead writers // with an open transaction that has written an event
 }
 
 // drained is the measurement of one drain.
@@ -192,11 +192,18 @@ func (d *drain) load(mode outboxsql.Mode, blocked int) load {
 // Run implements [Experiment].
 func (x *Drain) Run(ctx context.Context, e *Env) (*Result, error) {
 	d := &drain{Env: e, want: x}
-	held, err := d.hold(ctx)
-	defer held.close(ctx)
+	var begin []string
+	if x.HeldSnapshot {
+		begin = append(begin, heldSnapshot)
+	}
+	if x.Foreign == foreignElsewhere {
+		begin = append(begin, foreignWrite)
+	}
+	held, err := d.transactions(ctx, begin...)
 	if err != nil {
 		return nil, err
 	}
+	defer held.close(ctx)
 	bare, err := d.floors(ctx)
 	if err != nil {
 		return nil, err

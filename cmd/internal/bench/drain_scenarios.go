@@ -64,54 +64,22 @@ func (d *drain) compared(plain load) []scenario {
 	}
 }
 
-// hold opens the transactions that stay open during the whole drain. The caller closes them, also after an error.
-func (d *drain) hold(ctx context.Context) (all writers, err error) {
-	var begin []string
-	if d.want.HeldSnapshot {
-		begin = append(begin, heldSnapshot)
-	}
-	if d.want.Foreign == foreignElsewhere {
-		begin = append(begin, foreignWrite)
-	}
-	for _, statement := range begin {
-		conn, err := d.transaction(ctx, statement)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, conn)
-	}
-	return all, nil
-}
-
-const (
-	// heldSnapshot sees the present state of the tables: the first statement takes the snapshot.
-	heldSnapshot = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_snapshot()`
-	// foreignWrite is a transaction with a transaction id, as if it had written.
-	foreignWrite = `BEGIN; SELECT pg_current_xact_id()`
-)
-
-// writeAhead writes events in transactions that stay open, if the load has any.
-func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
+// writeAhead writes an event in a transaction that stays open, if the load has one.
+func (d *drain) writeAhead(ctx context.Context, schema string, l load) (err error) {
 	if l.ahead == 0 {
 		return nil
 	}
-	if d.ahead == nil { // they end before the schema is dropped: the DROP would wait for them
+	if d.ahead == nil { // it ends before the schema is dropped: the DROP would wait for it
 		d.Cleanup(func(ctx context.Context) error { d.release(ctx); return nil })
 	}
-	for range l.ahead {
-		conn, err := d.transaction(ctx, "BEGIN; INSERT INTO "+table(schema)+" (event_type, payload) VALUES ('"+routeType(0)+"', '1')")
-		if err != nil {
-			return err
-		}
-		d.ahead = append(d.ahead, conn)
-	}
-	return nil
+	d.ahead, err = d.transactions(ctx, "BEGIN; INSERT INTO "+table(schema)+" (event_type, payload) VALUES ('"+routeType(0)+"', '1')")
+	return err
 }
 
-// release ends the transactions of writeAhead.
+// release ends the transaction of writeAhead.
 func (d *drain) release(ctx context.Context) {
 	d.ahead.close(ctx)
-	d.ahead = d.ahead[:0]
+	d.ahead = writers{}
 }
 
 // readAlone reads a backlog as the relay does, on one connection, and discards the rows.

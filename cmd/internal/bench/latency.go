@@ -226,17 +226,12 @@ func (l *latency) attend(ctx context.Context, s *side) (stop func() error, err e
 
 // turn writes events at the rate, each in a separate transaction, and waits until the last ones have arrived.
 func (l *latency) turn(ctx context.Context, one lap, events int) (marks []mark, err error) {
-	var foreign writers
-	defer func() { foreign.close(ctx) }()
-	for _, statement := range l.disturbances() {
-		if !one.isDisturbed {
-			break
-		}
-		conn, err := l.transaction(ctx, statement)
+	if one.isDisturbed {
+		foreign, err := l.transactions(ctx, l.disturbances()...)
 		if err != nil {
 			return nil, err
 		}
-		foreign = append(foreign, conn)
+		defer foreign.close(ctx)
 	}
 
 	marks = make([]mark, events)

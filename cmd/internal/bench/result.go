@@ -157,7 +157,7 @@ func (r *Result) print(out io.Writer) {
 	if r.Faults != nil {
 		lines = append(lines, r.Faults.String())
 	}
-	_, _ = fmt.Fprintln(out, strings.Join(lines, "\n")) // as env.printf
+	_, _ = fmt.Fprintln(out, strings.Join(lines, "\n")) // as Env.Printf
 }
 
 // cells returns the table, with the names in the first row and the first column.

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
-	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -141,15 +140,25 @@ func (e *Env) deadRows(ctx context.Context, schema string) (n int64, err error) 
 	return n, nil
 }
 
-// transaction begins a transaction on a new connection. Closing the connection ends the transaction.
-func (e *Env) transaction(ctx context.Context, statement string) (*pgx.Conn, error) {
-	conn, err := e.connect(ctx)
-	if err != nil {
-		return nil, err
+const (
+	// heldSnapshot sees the present state of the tables: the first statement takes the snapshot.
+	heldSnapshot = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_snapshot()`
+	// foreignWrite is a transaction with a transaction id, as if it had written.
+	foreignWrite = `BEGIN; SELECT pg_current_xact_id()`
+)
+
+// transactions begins a transaction by each statement, on new connections. Closing a connection ends its transaction.
+func (e *Env) transactions(ctx context.Context, begin ...string) (all writers, err error) {
+	for _, statement := range begin {
+		conn, err := e.connect(ctx)
+		if err == nil {
+			all = append(all, conn)
+			_, err = conn.Exec(ctx, statement)
+		}
+		if err != nil {
+			all.close(ctx)
+			return nil, fmt.Errorf("hold a transaction: %w", err)
+		}
 	}
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		store.Close(ctx, conn)
-		return nil, fmt.Errorf("hold a transaction: %w", err)
-	}
-	return conn, nil
+	return all, nil
 }
