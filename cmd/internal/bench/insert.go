@@ -191,19 +191,6 @@ func (b *insert) freeze(ctx context.Context, v *notifying) (kill func() error, e
 	return kill, nil
 }
 
-// session opens a connection, and executes a statement on it.
-func (b *insert) session(ctx context.Context, statement string, args ...any) (*pgx.Conn, error) {
-	conn, err := b.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(ctx, statement, args...); err != nil {
-		store.Close(ctx, conn)
-		return nil, err
-	}
-	return conn, nil
-}
-
 // suppress takes the lock that the trigger tests, as a polling relay does.
 func (b *insert) suppress(ctx context.Context, v *notifying) (stop func() error, err error) {
 	// 1853122162 is 'ntfr' in ASCII; sql/triggers.sql has the same number.

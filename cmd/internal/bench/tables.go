@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -150,15 +151,25 @@ const (
 // transactions begins a transaction by each statement, on new connections. Closing a connection ends its transaction.
 func (e *Env) transactions(ctx context.Context, begin ...string) (all writers, err error) {
 	for _, statement := range begin {
-		conn, err := e.connect(ctx)
-		if err == nil {
-			all = append(all, conn)
-			_, err = conn.Exec(ctx, statement)
-		}
+		conn, err := e.session(ctx, statement)
 		if err != nil {
 			all.close(ctx)
 			return nil, fmt.Errorf("hold a transaction: %w", err)
 		}
+		all = append(all, conn)
 	}
 	return all, nil
+}
+
+// session opens a connection, and executes a statement on it.
+func (e *Env) session(ctx context.Context, statement string, args ...any) (*pgx.Conn, error) {
+	conn, err := e.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, statement, args...); err != nil {
+		store.Close(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
 }

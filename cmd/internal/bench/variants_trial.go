@@ -111,15 +111,7 @@ func (t *trial) create(ctx context.Context) (err error) {
 
 // inside opens a connection with the trial's schema as search_path.
 func (t *trial) inside(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := t.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(ctx, "SET search_path = "+pgx.Identifier{t.schema}.Sanitize()); err != nil {
-		store.Close(ctx, conn)
-		return nil, err
-	}
-	return conn, nil
+	return t.session(ctx, "SET search_path = "+pgx.Identifier{t.schema}.Sanitize())
 }
 
 // addresses returns the targets of events: the topics, or the event types that are routed to them.
