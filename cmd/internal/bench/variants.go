@@ -24,19 +24,13 @@ type Variants struct {
 	Brokers              []string
 }
 
-// part is a part of [Variants], with the numbers of workers that it measures.
-type part struct {
-	name    string
-	measure func(ctx context.Context, t *trial, c *Column) error
-	// at returns the prefixes of the figures, one for each trial.
-	at func(w *way) []trialOptions
-}
-
-// trialOptions are the differences between the trials of a part.
+// trialOptions describe one trial of a way, and the part that it belongs to.
 type trialOptions struct {
+	part    string
 	at      string // prefix of the figures
 	workers int
 	foreign string // where the open transaction has written
+	measure func(ctx context.Context, t *trial, c *Column) error
 }
 
 const (
@@ -55,21 +49,8 @@ const (
 	openPace    = 20 * time.Millisecond
 )
 
-func variantParts() []part {
-	return []part{
-		{"drain", drainVariant, func(w *way) []trialOptions { return w.byWorkers("%d at work: ") }},
-		{"writers", raceWriters, func(*way) []trialOptions {
-			return []trialOptions{{at: fmt.Sprintf("%d writers: ", variantWriters), workers: 1}}
-		}},
-		{"open", holdOpen, func(*way) (all []trialOptions) {
-			for _, foreign := range foreigns() {
-				all = append(all, trialOptions{at: "open, written " + foreign + ": ", workers: 1, foreign: foreign})
-			}
-			return all
-		}},
-		{"order", scramble, func(w *way) []trialOptions { return w.byWorkers("commits out of order, %d at work: ") }},
-	}
-}
+// variantParts returns the words for [Variants.Parts].
+func variantParts() []string { return []string{"drain", "writers", "open", "order"} }
 
 // Define implements [Experiment].
 func (x *Variants) Define(cmd *cobra.Command) {
@@ -90,7 +71,7 @@ stream delivered one out of order; what the others lose is their result.`
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&x.Only, "only", nil, "`variants` to measure, with commas between them; all by default")
-	flags.StringSliceVar(&x.Parts, "parts", nil, "`parts` to measure: drain,writers,open,order; all by default")
+	flags.StringSliceVar(&x.Parts, "parts", nil, "`parts` to measure: "+strings.Join(variantParts(), ",")+"; all by default")
 	flags.IntVar(&x.Events, "events", 1_000_000, "`number` of events in the backlog")
 	flags.IntVar(&x.Batch, "batch", 100, "largest `number` of events that a worker reads at once")
 	flags.IntVar(&x.Seconds, "seconds", 10, "`seconds` to write for, in the parts writers and order")
@@ -100,14 +81,11 @@ stream delivered one out of order; what the others lose is their result.`
 
 // Check implements [Experiment].
 func (x *Variants) Check() error {
-	var names, parts []string
+	var names []string
 	for _, w := range ways() {
 		names = append(names, w.name)
 	}
-	for _, p := range variantParts() {
-		parts = append(parts, p.name)
-	}
-	return cmp.Or(wordsOf("only", x.Only, names), wordsOf("parts", x.Parts, parts),
+	return cmp.Or(wordsOf("only", x.Only, names), wordsOf("parts", x.Parts, variantParts()),
 		atLeast(1, option{"events", x.Events}, option{"batch", x.Batch}, option{"seconds", x.Seconds}, option{"open-seconds", x.OpenSeconds}))
 }
 
@@ -153,15 +131,13 @@ func (x *Variants) Run(ctx context.Context, e *Env) (*Result, error) {
 			continue
 		}
 		r.Say("%-12s%s", w.name, w.about)
-		for _, p := range variantParts() {
-			if !wants(x.Parts, p.name) {
+		for _, o := range w.trials() {
+			if !wants(x.Parts, o.part) {
 				continue
 			}
-			for _, o := range p.at(w) {
-				t := &trial{Env: e, kafka: kafka, want: x, way: w, trialOptions: o}
-				if err := t.run(ctx, r, p); err != nil {
-					return nil, fmt.Errorf("variant %s, %s: %w", w.name, p.name, err)
-				}
+			t := &trial{Env: e, kafka: kafka, want: x, way: w, trialOptions: o}
+			if err := t.run(ctx, r); err != nil {
+				return nil, fmt.Errorf("variant %s, %s: %w", w.name, o.part, err)
 			}
 		}
 	}

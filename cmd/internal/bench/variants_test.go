@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -45,9 +46,10 @@ func checkVariant(t *testing.T, who *way, figures map[string]float64) {
 	t.Helper()
 	positive := []string{"16 writers: inserts/s"}
 	zero := []string{}
-	for _, o := range who.byWorkers("%d at work: ") {
-		positive = append(positive, o.at+"seconds", o.at+"workers, CPU s", "commits out of order, "+o.at+"events")
-		zero = append(zero, o.at+"lost", o.at+"duplicates")
+	for _, n := range who.workerCounts() {
+		drain := fmt.Sprintf("%d at work: ", n)
+		positive = append(positive, drain+"seconds", drain+"workers, CPU s", "commits out of order, "+drain+"events")
+		zero = append(zero, drain+"lost", drain+"duplicates")
 	}
 	if who.name != "queue" {
 		zero = append(zero, "1 at work: out of order") // one worker keeps the order of a backlog in any way but a queue

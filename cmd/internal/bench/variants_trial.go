@@ -38,9 +38,9 @@ type trial struct {
 	written []int64
 }
 
-// run prepares tables and topics, measures a part, and reads the topics back. It sets the faults in the column, and counts
+// run prepares tables and topics, measures, and reads the topics back. It sets the faults in the column, and counts
 // those of notifyd; the faults of others are figures, and no failure of the bench.
-func (t *trial) run(ctx context.Context, r *Result, p part) (err error) {
+func (t *trial) run(ctx context.Context, r *Result) (err error) {
 	t.fill = strings.Trim(payload(2+payloadBytes-len(numbered(0, ""))), `"`)
 	t.topics, err = t.kafka.newTopics(ctx)
 	defer func() {
@@ -57,7 +57,7 @@ func (t *trial) run(ctx context.Context, r *Result, p part) (err error) {
 	defer store.Close(ctx, t.look)
 
 	c := r.Column(t.way.name)
-	if err := p.measure(ctx, t, c); err != nil {
+	if err := t.measure(ctx, t, c); err != nil {
 		return err
 	}
 	faults, err := t.readBack(ctx)

@@ -46,10 +46,25 @@ func (w *way) insertInto() (into, more string) {
 	return "INSERT INTO outbox (topic, key, payload) ", ""
 }
 
-// byWorkers returns a trial for each number of workers.
-func (w *way) byWorkers(format string) (all []trialOptions) {
+// workerCounts returns the numbers of workers to measure the way with.
+func (w *way) workerCounts() (all []int) {
 	for n := 1; n <= variantWorkers && (w.most == 0 || n <= w.most); n++ {
-		all = append(all, trialOptions{at: fmt.Sprintf(format, n), workers: n})
+		all = append(all, n)
+	}
+	return all
+}
+
+// trials returns the trials of all parts.
+func (w *way) trials() (all []trialOptions) {
+	for _, n := range w.workerCounts() {
+		all = append(all, trialOptions{part: "drain", at: fmt.Sprintf("%d at work: ", n), workers: n, measure: drainVariant})
+	}
+	all = append(all, trialOptions{part: "writers", at: fmt.Sprintf("%d writers: ", variantWriters), workers: 1, measure: raceWriters})
+	for _, foreign := range foreigns() {
+		all = append(all, trialOptions{part: "open", at: "open, written " + foreign + ": ", workers: 1, foreign: foreign, measure: holdOpen})
+	}
+	for _, n := range w.workerCounts() {
+		all = append(all, trialOptions{part: "order", at: fmt.Sprintf("commits out of order, %d at work: ", n), workers: n, measure: scramble})
 	}
 	return all
 }
