@@ -117,12 +117,9 @@ var splitTypes = []struct {
 		"sql.modeChange": 5,
 	}},
 	{"a file for each measurement", map[string]int{
-		"cmd/bench.program":          2,
-		"cmd/internal/bench.compare": 5,
-		"cmd/internal/bench.drain":   9,
-		"cmd/internal/bench.env":     6,
+		"cmd/internal/bench.Env":     6,
+		"cmd/internal/bench.drain":   6,
 		"cmd/internal/bench.latency": 2,
-		"cmd/internal/bench.trial":   5,
 	}},
 	{"a file for each step of the example", map[string]int{
 		"examples/orders.shop":   2,

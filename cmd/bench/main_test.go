@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"testing"
 
@@ -22,10 +23,10 @@ type result struct {
 	stdout, stderr string
 }
 
-// command runs a command line in a separate environment.
+// command runs a command line.
 func command(t *testing.T, args ...string) result {
 	t.Helper()
-	var r result
-	r.code, r.stdout, r.stderr = testenv.Command(t, run, nil, args...)
-	return r
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), args, &stdout, &stderr)
+	return result{code, stdout.String(), stderr.String()}
 }

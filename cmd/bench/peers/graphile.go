@@ -45,12 +45,12 @@ func (v graphileVariant) String() string {
 
 // openGraphile creates graphile-worker's tables. Its page "Performance" used 24, 500 and 0 for its figures,
 // and starts with 10, 11 and 250. It measured four processes on sixteen cores; this bench runs one or two.
-func openGraphile(ctx context.Context, b *bench, db database) ([]variant, error) {
-	n := b.node
+func openGraphile(ctx context.Context, c *comparison, db database) ([]*variant, error) {
+	n := c.node
 	if _, err := n.migrate(ctx, script{file: "graphile.mjs", url: db.url, settings: map[string]any{}}); err != nil {
 		return nil, err
 	}
-	var all []variant
+	var all []*variant
 	for _, v := range []struct {
 		measures
 		graphileVariant
@@ -62,7 +62,7 @@ func openGraphile(ctx context.Context, b *bench, db database) ([]variant, error)
 		{drains, graphileVariant{batching(24, 2000, 0), 1, commitOff}},
 	} {
 		p := &graphilePeer{graphileVariant: v.graphileVariant, db: db, node: n}
-		all = append(all, variant{name: "graphile-worker", settings: v.String(), commit: v.commit, measured: v.measures, peer: p})
+		all = append(all, &variant{name: "graphile-worker", settings: v.String(), measures: v.measures, peer: p})
 	}
 	return all, nil
 }

@@ -6,40 +6,32 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/cmd/internal/bench"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func main() {
-	//nolint:forbidigo // a program's root makes the first context
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case errors.Is(err, errUsage):
-		fmt.Fprintf(os.Stderr, "peers: %v\n", err)
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "peers: %v\n", err)
-		os.Exit(1)
-	}
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// errUsage is a mistake in the command line.
-var errUsage = errors.New("wrong use")
+// run executes a command line and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return bench.Execute(ctx, args, stdout, stderr, func(p *bench.Program) *cobra.Command { return p.Command(&peers{}) })
+}
 
-// options are the flags.
-type options struct {
+// peers is the experiment of this program.
+type peers struct {
 	events        int
 	latencyEvents int
 	rate          int
@@ -49,77 +41,88 @@ type options struct {
 	rounds        int
 	only          []string // all, if empty
 	require       bool
-	databaseURL   string
-	asJSON        bool
-	// progress gets text for people during the run.
-	progress io.Writer
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{progress: stderr}
-	var only string
-	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.IntVar(&o.events, "events", 200_000, "`number` of events to drain; 0 leaves the drain out")
-	flags.IntVar(&o.latencyEvents, "latency-events", 2000, "`number` of events whose latency is taken; 0 leaves the latency out")
-	flags.IntVar(&o.rate, "rate", 500, "events per second while the latency is taken")
-	flags.DurationVar(&o.patience, "patience", 3*time.Second, "how long the foreign transactions stay open for events that have not arrived")
-	flags.IntVar(&o.writers, "writers", 16, "`number` of writers whose rate is taken")
-	flags.DurationVar(&o.writeFor, "write-for", 3*time.Second, "how long they write; 0 leaves their rate out")
-	flags.IntVar(&o.rounds, "rounds", 3, "how often everything is done; medians are shown")
-	flags.StringVar(&only, "only", "", "comma-separated `systems`: "+strings.Join(names(), ", ")+"; all otherwise")
-	flags.BoolVar(&o.require, "require", false, "fail if a system cannot be had on this machine, in place of leaving it out")
-	flags.StringVar(&o.databaseURL, "database-url", "", "use the server of this `URL`, in databases of their own that are dropped at the end; a private PostgreSQL otherwise")
-	flags.BoolVar(&o.asJSON, "json", false, "print the result as one line of JSON, last on standard output")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return o, err
-		}
-		return o, fmt.Errorf("%w: %w", errUsage, err)
-	}
-	if only != "" {
-		o.only = strings.Split(only, ",")
-	}
-	if flags.NArg() > 0 {
-		return o, fmt.Errorf("%w: there are no arguments; see -help", errUsage)
-	}
-	return o, o.validate()
+// system is a word of --only.
+type system struct {
+	name string
+	// open creates the system's tables in a separate database and returns its variants.
+	open func(ctx context.Context, c *comparison, db database) ([]*variant, error)
+	// module or npm is the package whose version is printed; "" is this tree.
+	module, npm string
 }
 
-func (o *options) validate() error {
-	if o.rate < 1 || o.rounds < 1 || o.writers < 1 {
-		return fmt.Errorf("%w: rate, rounds and writers must be at least 1", errUsage)
+// systems are compared in this order; notifyd's come first.
+func systems() []system {
+	return []system{
+		{name: "queue", open: openNotifyd(outboxsql.ModeQueue)},
+		{name: "stream", open: openNotifyd(outboxsql.ModeStream)},
+		{name: "river", open: openRiver, module: "github.com/riverqueue/river"},
+		{name: "watermill", open: openWatermill, module: "github.com/ThreeDotsLabs/watermill-sql/v4"},
+		{name: "graphile-worker", open: openGraphile, npm: "graphile-worker"},
+		{name: "pg-boss", open: openBoss, npm: "pg-boss"},
 	}
-	if min(o.events, o.latencyEvents) < 0 || min(o.patience, o.writeFor) < 0 {
-		return fmt.Errorf("%w: numbers of events and times must be at least 0", errUsage)
+}
+
+// names returns the words of --only.
+func names() (all []string) {
+	for _, s := range systems() {
+		all = append(all, s.name)
 	}
-	for _, name := range o.only {
+	return all
+}
+
+// Define implements [bench.Experiment].
+func (x *peers) Define(cmd *cobra.Command) {
+	cmd.Use = "peers"
+	cmd.Short = "Compare notifyd with other systems on the same PostgreSQL"
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.events, "events", 200_000, "`number` of events to drain; 0 leaves the drain out")
+	flags.IntVar(&x.latencyEvents, "latency-events", 2000, "`number` of events whose latency is measured; 0 leaves the latency out")
+	flags.IntVar(&x.rate, "rate", 500, "events per `second` while the latency is measured")
+	flags.DurationVar(&x.patience, "patience", 3*time.Second, "how long the foreign transactions stay open for events that have not arrived")
+	flags.IntVar(&x.writers, "writers", 16, "`number` of writers whose rate is measured")
+	flags.DurationVar(&x.writeFor, "write-for", 3*time.Second, "how long they write; 0 leaves their rate out")
+	flags.IntVar(&x.rounds, "rounds", 3, "`number` of rounds, whose medians are printed")
+	flags.StringSliceVar(&x.only, "only", nil, "`systems`, with commas between them: "+strings.Join(names(), ", ")+"; all by default")
+	flags.BoolVar(&x.require, "require", false, "fail if a system is not available on this machine, instead of leaving it out")
+}
+
+// Check implements [bench.Experiment].
+func (x *peers) Check() error {
+	if min(x.rate, x.rounds, x.writers) < 1 {
+		return errors.New("--rate, --rounds and --writers must be at least 1")
+	}
+	if min(x.events, x.latencyEvents) < 0 || min(x.patience, x.writeFor) < 0 {
+		return errors.New("numbers of events and times must be at least 0")
+	}
+	for _, name := range x.only {
 		if !slices.Contains(names(), name) {
-			return fmt.Errorf("%w: --only: there is no %q", errUsage, name)
+			return fmt.Errorf("--only has %q, which is none of %s", name, strings.Join(names(), ", "))
 		}
 	}
 	return nil
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parse(args, stderr)
-	if err != nil {
-		return err
+// Settings returns the setting of the private server that is not PostgreSQL's default. The connections are 16 writers, two
+// dozen workers, and the connections that the previous pool has not closed yet.
+func (x *peers) Settings() map[string]string { return map[string]string{"max_connections": "200"} }
+
+// version returns the version of a system that is measured.
+func (s *system) version(n *node) (string, error) {
+	switch {
+	case s.npm != "":
+		return n.packageVersion(s.npm)
+	case s.module == "":
+		return "this tree", nil
 	}
-	result, err := measure(ctx, o)
-	if err != nil {
-		return err
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == s.module {
+				return dep.Version, nil
+			}
+		}
 	}
-	if err := result.print(stdout); err != nil {
-		return err
-	}
-	if !o.asJSON {
-		return nil
-	}
-	line, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(stdout, string(line))
-	return err
+	return "unknown", nil
 }

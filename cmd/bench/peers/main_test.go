@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"net/url"
 	"os"
@@ -11,86 +10,74 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/notifyd/notifyd/cmd/internal/bench"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// small runs the bench with tiny numbers: it says nothing about speed.
-func small(t *testing.T, args ...string) (r result, printed string) {
+// small runs the bench with tiny numbers, and returns the result and the table.
+func small(t *testing.T, args ...string) (r bench.Result, printed string) {
 	t.Helper()
-	var out strings.Builder
+	var out, table strings.Builder
 	args = append([]string{
 		"--events", "500", "--latency-events", "20", "--rate", "100", "--patience", "100ms", "--write-for", "100ms", "--writers", "4",
 		"--json", "--database-url", testenv.Database(t),
 	}, args...)
-	if err := run(t.Context(), args, &out, io.Discard); err != nil {
-		t.Fatal(err)
+	if code := run(t.Context(), args, &out, &table); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, table.String())
 	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &r); err != nil {
-		t.Fatalf("the last line is no JSON, %v:\n%s", err, out.String())
+	if err := json.Unmarshal([]byte(out.String()), &r); err != nil {
+		t.Fatalf("%v:\n%s", err, out.String())
 	}
-	return r, out.String()
+	if r.Faults.Duplicates != 0 {
+		t.Errorf("faults %v", r.Faults)
+	}
+	return r, table.String()
 }
 
-// counts says how many settings of a system were measured, and checks what any of them has to show.
-func counts(t *testing.T, r result, system string, rounds int) (drained, timed, wrote int) {
+// checkCounts checks how many variants of a system have each group of figures.
+func checkCounts(t *testing.T, r bench.Result, system string, drained, timed, wrote int) {
 	t.Helper()
-	for _, s := range r.Systems {
-		if s.System != system {
+	got := make(map[string]int)
+	for _, c := range r.Columns {
+		if !strings.HasPrefix(c.Name, system+", ") {
 			continue
 		}
-		if d := s.Drain; d != nil {
-			drained++
-			if len(d.EachPerSecond) != rounds || d.PerSecond <= 0 || d.Seconds <= 0 || d.Repeats != 0 {
-				t.Errorf("%s (%s): drain = %+v", s.System, s.Settings, *d)
-			}
-		}
-		if s.Latency != nil {
-			timed++
-			if len(s.Latency.Each) != rounds || s.Latency.Median.Max <= 0 || s.Latency.Median.WriteP50 <= 0 || s.Latency.Median.Held != 0 || s.Behind.Median.Max <= 0 {
-				t.Errorf("%s (%s): latency = %+v, behind = %+v", s.System, s.Settings, *s.Latency, *s.Behind)
-			}
-		}
-		if w := s.Writers; w != nil {
-			wrote++
-			if len(w.EachAlone) != rounds || w.Alone <= 0 || w.Beside <= 0 {
-				t.Errorf("%s (%s): writers = %+v", s.System, s.Settings, *w)
+		for name, value := range c.Figures {
+			if value > 0 {
+				got[name]++
 			}
 		}
 	}
-	return drained, timed, wrote
+	for name, want := range map[string]int{"drain, s": drained, drainRate: drained, "behind, p99": timed, "alone, writes/s": wrote, "beside, writes/s": wrote} {
+		if got[name] != want {
+			t.Errorf("%s: %d have %q, want %d", system, got[name], name, want)
+		}
+	}
 }
 
 // TestRun has the systems that are written in Go.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	r, printed := small(t, "--only", "queue,stream,river,watermill", "--rounds", "2")
-	for _, want := range []struct {
-		system                          string
-		rounds, drained, timed, written int
-	}{{"River", 2, 8, 4, 2}, {"Watermill", 2, 6, 6, 3}} {
-		drained, timed, wrote := counts(t, r, want.system, want.rounds)
-		if drained != want.drained || timed != want.timed || wrote != want.written {
-			t.Errorf("%s: %d drains, %d latencies, %d rates; want %+v", want.system, drained, timed, wrote, want)
+	checkCounts(t, r, "notifyd queue", 1, 1, 1)
+	checkCounts(t, r, "notifyd stream", 1, 1, 1)
+	checkCounts(t, r, "River", 8, 4, 2)
+	checkCounts(t, r, "Watermill", 6, 6, 3)
+	for i, of := range []string{"queue / it", "stream / it"} {
+		if ratio := r.Columns[i].Figures[of]; ratio != 1 {
+			t.Errorf("%s: %s is %v", r.Columns[i].Name, of, ratio)
 		}
 	}
-	for i, system := range []string{"notifyd queue", "notifyd stream"} {
-		s := r.Systems[i]
-		// notifyd runs between the others.
-		if s.System != system || len(s.Drain.EachPerSecond) != 8 || s.Drain.Repeats != 0 || len(s.Drain.Ratios) != 2 || s.Drain.Ratios[i] != 1 {
-			t.Errorf("drain of %s = %+v", s.System, s.Drain)
-		}
-	}
-	for _, s := range r.Systems {
+	for _, c := range r.Columns {
 		// Watermill reads up to the oldest transaction that is open anywhere on the server, however long that is.
-		waits := s.System == "Watermill" && strings.Contains(s.Settings, "default schema")
-		if waits && s.Behind != nil && s.Behind.Median.Held != 40 {
-			t.Errorf("behind foreign transactions, %s (%s) held %d events of 40", s.System, s.Settings, s.Behind.Median.Held)
+		held, isMeasured := c.Figures["held"]
+		if isMeasured && strings.HasPrefix(c.Name, "Watermill, default schema") && held != 40 {
+			t.Errorf("%s: held %v events of 40", c.Name, held)
 		}
 	}
-	if !strings.Contains(printed, "SYSTEM") || !strings.Contains(printed, "default schema, batch 100,") || !strings.Contains(printed, " held") {
+	if !strings.Contains(printed, "Watermill, default schema, batch 100,") || !strings.Contains(printed, "\nriver v0.") {
 		t.Errorf("printed:\n%s", printed)
 	}
 }
@@ -98,21 +85,15 @@ func TestRun(t *testing.T) {
 // TestRunNode has those on Node.js, which npm fetches the first time.
 func TestRunNode(t *testing.T) {
 	t.Parallel()
-	r, _ := small(t, "--only", "graphile-worker,pg-boss", "--rounds", "1")
-	if len(r.LeftOut) > 0 {
+	r, printed := small(t, "--only", "graphile-worker,pg-boss", "--rounds", "1")
+	if strings.Contains(printed, "left out: ") {
 		if os.Getenv("NOTIFYD_TEST_REQUIRE") == "all" {
-			t.Fatal(strings.Join(r.LeftOut, "; "))
+			t.Fatal(printed)
 		}
-		t.Skip(strings.Join(r.LeftOut, "; "))
+		t.Skip(printed)
 	}
-	for _, want := range []struct {
-		system                  string
-		drained, timed, written int
-	}{{"graphile-worker", 5, 3, 1}, {"pg-boss", 5, 5, 2}} {
-		if drained, timed, wrote := counts(t, r, want.system, 1); drained != want.drained || timed != want.timed || wrote != want.written {
-			t.Errorf("%s: %d drains, %d latencies, %d rates; want %+v", want.system, drained, timed, wrote, want)
-		}
-	}
+	checkCounts(t, r, "graphile-worker", 5, 3, 1)
+	checkCounts(t, r, "pg-boss", 5, 5, 2)
 }
 
 // TestLeftOut is on a machine without npm, in a checkout that has fetched nothing yet.
@@ -129,38 +110,25 @@ func TestLeftOut(t *testing.T) {
 	t.Setenv("PATH", dir)
 	var out strings.Builder
 	args := []string{"--only", "graphile-worker,pg-boss", "--database-url", database}
-	if err := run(t.Context(), args, &out, io.Discard); err != nil {
-		t.Fatal(err)
+	if code := run(t.Context(), args, &out, io.Discard); code != 0 {
+		t.Fatalf("exit code %d", code)
 	}
 	for _, want := range []string{"left out: graphile-worker: ", "left out: pg-boss: ", "install npm"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed without %q:\n%s", want, out.String())
 		}
 	}
-	if err := run(t.Context(), append(args, "--require"), io.Discard, io.Discard); !errors.Is(err, errNoNode) {
-		t.Errorf("--require: %v, want %v", err, errNoNode)
+	var failed strings.Builder
+	if code := run(t.Context(), append(args, "--require"), io.Discard, &failed); code != bench.ExitFailure || !strings.Contains(failed.String(), errNoNode.Error()) {
+		t.Errorf("--require: exit code %d, %s", code, failed.String())
 	}
 }
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{
-		{"--rounds", "0"}, {"--rate", "0"}, {"--events", "-1"}, {"--writers", "0"}, {"--write-for", "-1s"}, {"--only", "kafka"}, {"more"}, {"--nonsense"},
-	} {
-		if _, err := parse(args, io.Discard); err == nil {
-			t.Errorf("parse(%q) = nil, want an error", args)
-		}
-	}
-}
-
-func TestMedian(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		of   []float64
-		want float64
-	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{5, 1, 3}, 3}, {[]float64{4, 1, 3, 2}, 2.5}} {
-		if got := median(c.of); got != c.want {
-			t.Errorf("median(%v) = %v, want %v", c.of, got, c.want)
+	for _, args := range [][]string{{"--rounds", "0"}, {"--events", "-1"}, {"--write-for", "-1s"}, {"--only", "kafka"}, {"more"}} {
+		if code := run(t.Context(), args, io.Discard, io.Discard); code != bench.ExitUsage {
+			t.Errorf("%q: exit code %d", args, code)
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -36,7 +35,8 @@ func (n *node) command(ctx context.Context, s script, args ...string) (*exec.Cmd
 	}
 	database := s.url
 	if s.commit != commitDefault {
-		if database, err = withOption(database, "-c synchronous_commit="+string(s.commit)); err != nil {
+		database, err = withOption(database, "-c synchronous_commit="+string(s.commit))
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -96,7 +96,8 @@ func (n *node) launchOne(ctx context.Context, s script, c calls) (*nodeProcess, 
 	}
 	p := &nodeProcess{name: s.file, cmd: cmd, calls: c, said: make(chan string, 4), ended: make(chan struct{})}
 	cmd.Stderr = &p.stderr
-	if p.stdin, err = cmd.StdinPipe(); err != nil {
+	p.stdin, err = cmd.StdinPipe()
+	if err != nil {
 		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
@@ -143,7 +144,7 @@ type nodeProcess struct {
 	cmd    *exec.Cmd
 	calls  calls
 	stdin  io.WriteCloser
-	stderr lockedBuffer
+	stderr bytes.Buffer // complete once it has ended
 	said   chan string
 	ended  chan struct{} // closed when it has
 	err    error         // why, once it has
@@ -211,22 +212,4 @@ func (p *nodeProcess) wait() error {
 	defer kill.Stop()
 	<-p.ended
 	return p.err
-}
-
-// lockedBuffer is read while its writer may still write.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

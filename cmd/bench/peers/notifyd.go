@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/cmd/internal/bench"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/outbox"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -30,22 +29,19 @@ type relayPeer struct {
 	log  *slog.Logger
 }
 
-// openNotifyd returns an opener that creates the tables of one mode.
-func openNotifyd(mode outboxsql.Mode) opener {
-	return func(ctx context.Context, b *bench, db database) ([]variant, error) {
-		err := db.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-			if _, err := outboxsql.Migrate(ctx, c.Conn(), outboxSchema, outboxsql.MigrateOptions{}); err != nil {
+// openNotifyd returns a function that creates the tables of one mode.
+func openNotifyd(mode outboxsql.Mode) func(context.Context, *comparison, database) ([]*variant, error) {
+	return func(ctx context.Context, c *comparison, db database) ([]*variant, error) {
+		err := db.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+			if _, err := outboxsql.Migrate(ctx, conn.Conn(), outboxSchema, outboxsql.MigrateOptions{}); err != nil {
 				return err
 			}
-			return outboxsql.SetMode(ctx, c.Conn(), outboxSchema, mode, outboxsql.ModeOptions{})
+			return outboxsql.SetMode(ctx, conn.Conn(), outboxSchema, mode, outboxsql.ModeOptions{})
 		})
-		if err != nil {
-			return nil, err
-		}
-		return []variant{{
-			name: "notifyd " + string(mode), settings: "defaults, " + commitOff.String(), commit: commitOff,
-			measured: drains | latencies | inserts, peer: &relayPeer{db: db, mode: mode, log: b.log},
-		}}, nil
+		return []*variant{{
+			name: "notifyd " + string(mode), settings: "defaults, " + commitOff.String(),
+			measures: drains | latencies | inserts, peer: &relayPeer{db: db, mode: mode, log: c.log},
+		}}, err
 	}
 }
 
@@ -97,43 +93,23 @@ func (p *relayPeer) launch(_ context.Context, c calls) (worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relayWorker{relay: relay, failed: c.failed}, nil
+	return &relayWorker{relay: relay}, nil
 }
 
 // relayWorker is a relay in this process.
 type relayWorker struct {
-	relay  *notifyd.Relay
-	failed func(error)
-	cancel context.CancelFunc
-	ended  chan error
+	relay *notifyd.Relay
+	end   func() error // nil until it runs
 }
 
-func (w *relayWorker) start(ctx context.Context) error {
-	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	w.cancel, w.ended = cancel, make(chan error, 1)
-	go func() {
-		err := w.relay.Run(runCtx)
-		if runCtx.Err() == nil {
-			w.failed(fmt.Errorf("the relay ended early: %w", err))
-		}
-		w.ended <- err
-	}()
-	select {
-	case <-w.relay.Ready():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+func (w *relayWorker) start(ctx context.Context) (err error) {
+	w.end, err = bench.StartRelay(ctx, w.relay)
+	return err
 }
 
 func (w *relayWorker) stop() error {
-	if w.cancel == nil {
+	if w.end == nil {
 		return nil
 	}
-	w.cancel()
-	err := <-w.ended
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+	return w.end()
 }

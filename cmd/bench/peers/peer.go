@@ -62,14 +62,21 @@ const (
 	inserts
 )
 
-// variant is a peer with the texts that describe it.
+// variant is a peer with the texts that describe it, and its figures.
 type variant struct {
 	name     string
 	settings string
-	commit   commit
-	measured measures
+	measures measures
 	peer     peer
 	db       database
+
+	measured map[string][]float64 // figures, by round
+	repeats  int64                // calls of the handler beyond one per event
+}
+
+// add adds the figure of a round.
+func (v *variant) add(name string, value float64) {
+	v.measured[name] = append(v.measured[name], value)
 }
 
 // event is the event of all systems. All decode it for each call of the handler, because a handler that uses the payload

@@ -56,8 +56,8 @@ func bossOptions(notify bool) map[string]any {
 
 // openBoss creates pg-boss's tables and queues. Its documentation has no figures. burstWhenBatchFull is the option for a
 // backlog on the page "Workers", and 0.5 s is the shortest poll interval. A batchSize of 5000 was slower.
-func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
-	out, err := b.node.migrate(ctx, script{file: "pgboss.mjs", url: db.url, settings: map[string]any{
+func openBoss(ctx context.Context, c *comparison, db database) ([]*variant, error) {
+	out, err := c.node.migrate(ctx, script{file: "pgboss.mjs", url: db.url, settings: map[string]any{
 		"boss":   bossOptions(true), // otherwise no statement would notify
 		"marker": json.RawMessage(bossMarker),
 		"queues": map[string]any{bossNotified: map[string]any{"notify": true}, bossPolled: map[string]any{}},
@@ -69,7 +69,7 @@ func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 	if err := json.Unmarshal(out, &queues); err != nil {
 		return nil, fmt.Errorf("pgboss.mjs migrate said %q: %w", lastLines(string(out)), err)
 	}
-	var all []variant
+	var all []*variant
 	for _, v := range []struct {
 		measures
 		bossVariant
@@ -80,11 +80,11 @@ func openBoss(ctx context.Context, b *bench, db database) ([]variant, error) {
 		{drains | latencies | inserts, bossVariant{bossWork{1000, 1, 0.5, true}, false, commitOff}},
 		{drains | latencies, bossVariant{bossWork{1000, 4, 0.5, true}, true, commitOff}},
 	} {
-		p := &bossPeer{bossVariant: v.bossVariant, db: db, node: b.node}
+		p := &bossPeer{bossVariant: v.bossVariant, db: db, node: c.node}
 		if err := p.prepare(queues[p.queue()]); err != nil {
 			return nil, err
 		}
-		all = append(all, variant{name: "pg-boss", settings: v.String(), commit: v.commit, measured: v.measures, peer: p})
+		all = append(all, &variant{name: "pg-boss", settings: v.String(), measures: v.measures, peer: p})
 	}
 	return all, nil
 }

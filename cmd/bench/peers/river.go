@@ -47,18 +47,18 @@ type riverPeer struct {
 }
 
 // openRiver makes River's tables.
-func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
-	migrator, err := rivermigrate.New(riverpgxv5.New(db.pool), &rivermigrate.Config{Logger: b.log})
+func openRiver(ctx context.Context, c *comparison, db database) ([]*variant, error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(db.pool), &rivermigrate.Config{Logger: c.log})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return nil, err
 	}
-	var all []variant
+	var all []*variant
 	add := func(measured measures, s riverSettings) error {
-		p, err := newRiver(b, db, s)
-		all = append(all, variant{name: "River", settings: s.String(), commit: s.commit, measured: measured, peer: p})
+		p, err := newRiver(c, db, s)
+		all = append(all, &variant{name: "River", settings: s.String(), measures: measured, peer: p})
 		return err
 	}
 	// The shortest cooldown that River allows, and a short poll interval: see FetchCooldown and
@@ -86,8 +86,8 @@ func openRiver(ctx context.Context, b *bench, db database) ([]variant, error) {
 
 // newRiver also creates the client of the writers. Its cooldown must equal the cooldown of the workers' client: River
 // notifies at most once per cooldown and client.
-func newRiver(b *bench, db database, s riverSettings) (*riverPeer, error) {
-	p := &riverPeer{riverSettings: s, db: db, log: b.log}
+func newRiver(c *comparison, db database, s riverSettings) (*riverPeer, error) {
+	p := &riverPeer{riverSettings: s, db: db, log: c.log}
 	var err error
 	p.inserter, err = river.NewClient(riverpgxv5.New(db.pool), p.config())
 	return p, err
@@ -142,7 +142,8 @@ type riverWorker struct {
 }
 
 func (w *riverWorker) start(ctx context.Context) (err error) {
-	if w.pool, err = w.peer.db.ownPool(ctx, riverConns, w.peer.commit); err != nil {
+	w.pool, err = w.peer.db.ownPool(ctx, riverConns, w.peer.commit)
+	if err != nil {
 		return err
 	}
 	client, err := river.NewClient(riverpgxv5.New(w.pool), w.config)
@@ -157,7 +158,7 @@ func (w *riverWorker) start(ctx context.Context) (err error) {
 
 func (w *riverWorker) stop() (err error) {
 	if w.client != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), riverStop) //nolint:forbidigo // the run may have been cancelled
+		ctx, cancel := context.WithTimeout(context.Background(), riverStop) // the run may have been cancelled
 		defer cancel()
 		err = w.client.Stop(ctx)
 	}

@@ -63,8 +63,8 @@ func (s waterSettings) topic() string {
 // openWatermill creates Watermill's tables. The page "SQL Pub/Sub" of its documentation and the comments of
 // SubscriberConfig name the settings. More subscribers do not help: subscribers of one consumer group wait for each
 // other, or restart after "could not serialize access".
-func openWatermill(ctx context.Context, _ *bench, db database) ([]variant, error) {
-	var all []variant
+func openWatermill(ctx context.Context, _ *comparison, db database) ([]*variant, error) {
+	var all []*variant
 	for _, v := range []struct {
 		measures
 		waterSettings
@@ -82,7 +82,7 @@ func openWatermill(ctx context.Context, _ *bench, db database) ([]variant, error
 		if err := p.migrate(ctx); err != nil {
 			return nil, err
 		}
-		all = append(all, variant{name: "Watermill", settings: v.String(), commit: v.commit, measured: v.measures, peer: p})
+		all = append(all, &variant{name: "Watermill", settings: v.String(), measures: v.measures, peer: p})
 	}
 	return all, nil
 }
@@ -184,7 +184,8 @@ type waterWorker struct {
 }
 
 func (w *waterWorker) start(ctx context.Context) (err error) {
-	if w.pool, err = w.peer.db.ownPool(ctx, waterConns, w.peer.commit); err != nil {
+	w.pool, err = w.peer.db.ownPool(ctx, waterConns, w.peer.commit)
+	if err != nil {
 		return err
 	}
 	s, err := w.peer.subscriber(w.pool)

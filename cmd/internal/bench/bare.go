@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -14,14 +13,14 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// bare drains by SQL alone: the statements of a relay, on as many connections, without
-// a relay.
+// bare drains by SQL alone: the statements of a relay, on as many connections, without a relay.
 func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained, err error) {
-	b := &bareLoop{batch: d.want.Batch, settle: `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`}
+	b := &bareLoop{batch: d.want.Batch, settle: `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp()`}
 	if d.want.Delete {
-		b.settle = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
+		b.settle = `DELETE FROM outbox_events`
 	}
-	connector := &store.Connector{Config: d.pool.Config().ConnConfig, Schema: schema}
+	b.settle += ` WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
+	connector := &store.Connector{Config: d.Pool.Config().ConnConfig, Schema: schema}
 	began := time.Now()
 	var tasks []func(context.Context) error
 	for range d.want.Workers {
@@ -34,9 +33,10 @@ func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained
 			return b.run(ctx, conn)
 		})
 	}
-	err = together(ctx, tasks...)
+	err = Together(ctx, tasks...)
 	result.took = time.Since(began)
-	if missing := int64(d.want.Events) - b.done.Load(); err == nil && missing != 0 {
+	missing := int64(d.want.Events) - b.done.Load()
+	if err == nil && missing != 0 {
 		err = fmt.Errorf("%d events were not drained", missing)
 	}
 	return result, err
@@ -55,48 +55,45 @@ type bareLoop struct {
 	end    bool
 }
 
+// run claims and settles batches until no event is left.
 func (b *bareLoop) run(ctx context.Context, conn *pgx.Conn) error {
-	err := prepare(ctx, conn, map[string]string{
-		"begin": "BEGIN", "commit": "COMMIT", "settle": b.settle,
-		"claim": freshColumns + ` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
-	})
-	if err != nil {
-		return err
-	}
-	ids, param := make([]int64, 0, b.batch), []byte(nil)
+	ids := make([]int64, 0, b.batch)
 	for {
-		if ids, err = b.claim(ctx, conn, ids[:0]); err != nil {
+		var err error
+		ids, err = b.claim(ctx, conn, ids[:0])
+		if err != nil || len(ids) == 0 {
 			return err
 		}
-		if len(ids) == 0 {
-			return fly(ctx, conn, statement{name: "commit"})
-		}
-		param = int8Array(param[:0], ids)
-		if err := fly(ctx, conn, statement{name: "settle", params: [][]byte{param}}, statement{name: "commit"}); err != nil {
+
+		var flight pgx.Batch
+		flight.Queue(b.settle, ids)
+		flight.Queue("COMMIT")
+		if err := conn.SendBatch(ctx, &flight).Close(); err != nil {
 			return err
 		}
 		b.done.Add(int64(len(ids)))
 	}
 }
 
+// claim begins a transaction and locks the next events. Without events it begins none.
 func (b *bareLoop) claim(ctx context.Context, conn *pgx.Conn, ids []int64) ([]int64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.end {
-		return ids, fly(ctx, conn, statement{name: "begin"})
+		return ids, nil
 	}
-	err := fly(ctx, conn, statement{name: "begin"}, statement{
-		name: "claim", params: [][]byte{int8Param(b.cursor), int8Param(int64(b.batch))}, formats: freshFormats(),
-		row: func(values [][]byte) error {
-			if len(values[0]) != 8 {
-				return errors.New("an id is not a bigint")
-			}
-			ids = append(ids, int64(binary.BigEndian.Uint64(values[0]))) //nolint:gosec // all 64 bits are kept
-			return nil
-		},
+
+	var flight pgx.Batch
+	flight.Queue("BEGIN")
+	claim := freshColumns + ` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`
+	flight.Queue(claim, b.cursor, int64(b.batch)).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			b.cursor = int64(binary.BigEndian.Uint64(rows.RawValues()[0])) //nolint:gosec // pgx reads a bigint in binary
+			ids = append(ids, b.cursor)
+		}
+		return nil
 	})
-	if b.end = len(ids) < b.batch; len(ids) > 0 {
-		b.cursor = ids[len(ids)-1]
-	}
+	err := conn.SendBatch(ctx, &flight).Close()
+	b.end = len(ids) < b.batch
 	return ids, err
 }

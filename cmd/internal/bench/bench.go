@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -20,13 +19,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/lab/privateserver/pginstall"
 	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Options are the options of all benches.
+// Options are the options of all experiments.
 type Options struct {
 	// DatabaseURL is the database to use, in schemas of the bench that are dropped at
 	// the end. Empty: a private PostgreSQL, installed if need be.
@@ -40,52 +40,44 @@ type Options struct {
 	// Relay is the command line of a process that calls [Serve]. Some benches run the relay apart from the writers, to
 	// measure the CPU time of each.
 	Relay []string
-
-	// settings of a private server, which replace the usual ones or add to them.
-	settings map[string]string
 }
 
 // Experiment is a bench with its options.
 type Experiment interface {
-	// Check returns an error for contradictory options, in the words of the command's flags.
+	// Define describes the command, and adds a flag for each option.
+	Define(cmd *cobra.Command)
+	// Check returns an error for contradictory options.
 	Check() error
-	// run prepares the tables, measures, and returns the figures.
-	run(ctx context.Context, e *env) (*Result, error)
+	// Run prepares the tables, measures, and returns the figures.
+	Run(ctx context.Context, e *Env) (*Result, error)
+}
+
+// tuned is an experiment whose private server has other settings than [privateSettings].
+type tuned interface{ Settings() map[string]string }
+
+// Experiments returns the experiments of this package.
+func Experiments() []Experiment {
+	return []Experiment{
+		&Latency{}, &Drain{}, &Insert{}, &Capture{}, &Soak{}, &Takeover{}, &Shards{}, &Replay{}, &Variants{},
+	}
 }
 
 // Measure runs an experiment in the database of the options, or in a private one, and prints the result.
 func Measure(ctx context.Context, o Options, x Experiment) (r *Result, err error) {
-	if err := x.Check(); err != nil {
-		return nil, err
+	settings := privateSettings()
+	if t, ok := x.(tuned); ok {
+		settings = t.Settings()
 	}
-	if tuned, ok := x.(interface{ settings() map[string]string }); ok {
-		o.settings = tuned.settings()
-	}
-	err = within(ctx, o, func(ctx context.Context, e *env) (err error) {
-		r, err = x.run(ctx, e)
+	err = within(ctx, o, settings, func(ctx context.Context, e *Env) (err error) {
+		r, err = x.Run(ctx, e)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	r.print(o.Out)
 	return r, nil
-}
-
-// option is a flag of a number.
-type option struct {
-	name  string
-	value int
-}
-
-// atLeast returns an error for the first option that is below a limit.
-func atLeast(least int, options ...option) error {
-	for _, o := range options {
-		if o.value < least {
-			return fmt.Errorf("--%s %d is below %d", o.name, o.value, least)
-		}
-	}
-	return nil
 }
 
 // ErrInUse is returned for a database that holds events.
@@ -113,46 +105,57 @@ func privateSettings() map[string]string {
 	}
 }
 
-// env holds the open resources of a run.
-type env struct {
+// Env holds the open resources of a run.
+type Env struct {
 	Options
-	url     string
-	prefix  string // of the schemas
-	pool    *pgxpool.Pool
+	// URL is the database of the run.
+	URL string
+	// Prefix is the beginning of the names of schemas and databases of the run.
+	Prefix string
+	// Pool inspects the tables, and is not measured.
+	Pool *pgxpool.Pool
+
 	cleanup []func(context.Context) error
 }
 
+// Private reports whether the server is the bench's.
+func (e *Env) Private() bool { return e.DatabaseURL == "" }
+
+// Cleanup registers a function for the end of the run, after those that were registered later.
+func (e *Env) Cleanup(f func(context.Context) error) { e.cleanup = append(e.cleanup, f) }
+
 // within opens the database, runs f, and closes everything.
-func within(ctx context.Context, o Options, f func(context.Context, *env) error) error {
-	e := &env{Options: o, prefix: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
-	err := e.open(ctx)
+func within(ctx context.Context, o Options, settings map[string]string, f func(context.Context, *Env) error) error {
+	e := &Env{Options: o, Prefix: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
+	err := e.open(ctx, settings)
 	if err == nil {
 		err = f(ctx, e)
 	}
 	return errors.Join(err, e.close(ctx))
 }
 
-func (e *env) open(ctx context.Context) error {
-	e.url = e.DatabaseURL
-	if e.url == "" {
-		settings := privateSettings()
-		maps.Copy(settings, e.settings)
+func (e *Env) open(ctx context.Context, settings map[string]string) error {
+	e.URL = e.DatabaseURL
+	if e.Private() {
 		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: settings})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
 		}
-		e.cleanup = append(e.cleanup, server.Stop)
-		e.url = server.URL("")
+		e.Cleanup(server.Stop)
+		e.URL = server.URL("")
 	}
-	cfg, err := pgxpool.ParseConfig(e.url)
+
+	cfg, err := pgxpool.ParseConfig(e.URL)
 	if err != nil {
 		return fmt.Errorf("database url: %w", err)
 	}
 	cfg.MaxConns = maxConns
-	if e.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+	e.Pool, err = pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
 		return fmt.Errorf("database url: %w", err)
 	}
-	e.cleanup = append(e.cleanup, func(context.Context) error { e.pool.Close(); return nil })
+	e.Cleanup(func(context.Context) error { e.Pool.Close(); return nil })
+
 	if !e.Force {
 		if err := e.refuseUsed(ctx); err != nil {
 			return err
@@ -162,8 +165,8 @@ func (e *env) open(ctx context.Context) error {
 }
 
 // refuseUsed returns an error if any outbox of the database holds events.
-func (e *env) refuseUsed(ctx context.Context) error {
-	rows, err := e.pool.Query(ctx, `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+func (e *Env) refuseUsed(ctx context.Context) error {
+	rows, err := e.Pool.Query(ctx, `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relname = 'outbox_events' AND c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'SELECT')
 		AND has_schema_privilege(n.oid, 'USAGE')`)
 	if err != nil {
@@ -175,7 +178,7 @@ func (e *env) refuseUsed(ctx context.Context) error {
 	}
 	for _, schema := range schemas {
 		var used bool
-		if err := e.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+table(schema)+")").Scan(&used); err != nil {
+		if err := e.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+table(schema)+")").Scan(&used); err != nil {
 			return fmt.Errorf("look for events: %w", err)
 		}
 		if used {
@@ -185,32 +188,25 @@ func (e *env) refuseUsed(ctx context.Context) error {
 	return nil
 }
 
-// migrate creates a schema with the tables. The end of the run drops it.
-func (e *env) migrate(ctx context.Context, name string, notify outboxsql.NotifyMode) (schema string, err error) {
-	schema = e.prefix + "_" + name
-	_, err = outboxsql.Migrate(ctx, e.pool, schema, outboxsql.MigrateOptions{Notify: notify})
+// migrate creates a schema with tables of a mode. The end of the run drops it.
+func (e *Env) migrate(ctx context.Context, name string, notify outboxsql.NotifyMode, mode outboxsql.Mode) (schema string, err error) {
+	schema = e.Prefix + "_" + name
+	_, err = outboxsql.Migrate(ctx, e.Pool, schema, outboxsql.MigrateOptions{Notify: notify})
 	if err != nil {
 		return "", err
 	}
-	e.cleanup = append(e.cleanup, func(ctx context.Context) error {
-		return e.drop(ctx, schema)
-	})
-	return schema, nil
-}
+	e.Cleanup(func(ctx context.Context) error { return e.drop(ctx, schema) })
 
-// migrateTo is migrate with tables of a mode.
-func (e *env) migrateTo(ctx context.Context, name string, notify outboxsql.NotifyMode, mode outboxsql.Mode) (schema string, err error) {
-	schema, err = e.migrate(ctx, name, notify)
-	if err == nil && mode == outboxsql.ModeStream {
+	if mode == outboxsql.ModeStream {
 		err = e.makeStream(ctx, schema, 0)
 	}
 	return schema, err
 }
 
 // drop drops a schema of the bench, if it exists.
-func (e *env) drop(ctx context.Context, schema string) error {
+func (e *Env) drop(ctx context.Context, schema string) error {
 	for {
-		_, err := e.pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+		_, err := e.Pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
 		if refused, is := errors.AsType[*pgconn.PgError](err); !is || refused.Code != deadlockDetected {
 			return err
 		}
@@ -222,8 +218,8 @@ func (e *env) drop(ctx context.Context, schema string) error {
 const deadlockDetected = "40P01"
 
 // connect opens a connection as an application would; close closes it.
-func (e *env) connect(ctx context.Context) (*pgx.Conn, error) {
-	cfg := e.pool.Config().ConnConfig.Copy()
+func (e *Env) connect(ctx context.Context) (*pgx.Conn, error) {
+	cfg := e.Pool.Config().ConnConfig.Copy()
 	cfg.RuntimeParams["application_name"] = benchName
 	return pgx.ConnectConfig(ctx, cfg)
 }
@@ -231,25 +227,8 @@ func (e *env) connect(ctx context.Context) (*pgx.Conn, error) {
 // benchName is the application_name of the bench's own connections.
 const benchName = "notifyd/bench"
 
-// connectMany opens n connections and runs prepare on each.
-func (e *env) connectMany(ctx context.Context, n int, prepare func(*pgx.Conn) error) ([]*pgx.Conn, error) {
-	conns := make([]*pgx.Conn, 0, n)
-	for range n {
-		conn, err := e.connect(ctx)
-		if err == nil {
-			conns = append(conns, conn)
-			err = prepare(conn)
-		}
-		if err != nil {
-			closeAll(ctx, conns)
-			return nil, err
-		}
-	}
-	return conns, nil
-}
-
 // close closes everything in reverse order, also after ctx has ended.
-func (e *env) close(ctx context.Context) error {
+func (e *Env) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupWithin)
 	defer cancel()
 	var errs []error
@@ -259,14 +238,5 @@ func (e *env) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// printf writes for people. An error means that the reader is gone, and is ignored.
-func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }
-
-// in returns the quoted name of a table or index in a schema.
-func in(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
-
-// table returns the quoted name of a schema's table of events.
-func table(schema string) string { return in(schema, "outbox_events") }
-
-// deliveries returns the quoted name of a schema's table of stored deliveries.
-func deliveries(schema string) string { return in(schema, "outbox_deliveries") }
+// Printf writes for people. An error means that the reader is gone, and is ignored.
+func (e *Env) Printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/lab/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -17,40 +16,25 @@ import (
 // hundred claims.
 func TestBlockedAreSkipped(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]Drain{
-		"stored": {BlockedKeys: 300},
-		"fresh":  {BlockedKeys: 300, BlockedFresh: 300},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			want.Events = 2000
-			want.Keys = 50
-			want.Batch = 20
-			o, _ := options(t, testenv.Database(t))
-			err := within(t.Context(), o, func(ctx context.Context, e *env) error {
-				d := &drain{env: e, want: usual(want)}
-				if err := d.openSink(ctx); err != nil {
-					return err
-				}
-				l := d.load(outboxsql.ModeStream, want.BlockedKeys)
-				events, stored, err := d.looks(ctx, l)
-				if err != nil {
-					return err
-				}
-				if most := int64(3 * l.held()); stored > most {
-					t.Errorf("%d stored deliveries were read, want %d at most", stored, most)
-				}
-				// With fresh ones the drain itself polls for unsettled events, at intervals of time.
-				if most := int64(20 * l.events); l.fresh == 0 && events > most {
-					t.Errorf("%d events were read, want %d at most", events, most)
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
+	want := usual(Drain{Events: 2000, Keys: 50, Batch: 20, BlockedKeys: 300})
+	inDatabase(t, func(ctx context.Context, e *Env) error {
+		d := &drain{Env: e, want: want}
+		if err := d.openSink(ctx); err != nil {
+			return err
+		}
+		l := d.load(outboxsql.ModeStream, want.BlockedKeys)
+		events, stored, err := d.looks(ctx, l)
+		if err != nil {
+			return err
+		}
+		if most := int64(3 * l.held()); stored > most {
+			t.Errorf("%d stored deliveries were read, want %d at most", stored, most)
+		}
+		if most := int64(20 * l.events); events > most {
+			t.Errorf("%d events were read, want %d at most", events, most)
+		}
+		return nil
+	})
 }
 
 // looks drains a load, and returns how many rows of both tables the drain read.
@@ -66,7 +50,7 @@ func (d *drain) looks(ctx context.Context, l load) (events, stored int64, err er
 	defer cancel()
 	// The count of a session is known when the session is gone; each event was read at least once.
 	for known := false; !known; {
-		err := d.pool.QueryRow(ctx, `WITH read AS (
+		err := d.Pool.QueryRow(ctx, `WITH read AS (
 				SELECT relname, seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes AS i WHERE i.relid = t.relid)::bigint AS n
 				FROM pg_stat_user_tables AS t WHERE schemaname = $1)
 			SELECT e.n, d.n, e.n >= $2 AND d.n > 0 AND NOT EXISTS (

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/cmd/internal/capture"
 	"github.com/notifyd/notifyd/internal/store"
@@ -17,10 +18,22 @@ import (
 // Capture measures the cost of the triggers of a captured table: of an update of all rows, and of updates of one row each.
 // The variants take turns.
 type Capture struct {
-	// Rows is the size of the table, and the number of rows that one bulk update changes.
-	Rows int
-	// Seconds is how long single-row updates of each variant are measured, over all rounds.
-	Seconds int
+	Rows, Seconds int
+}
+
+// Define implements [Experiment].
+func (x *Capture) Define(cmd *cobra.Command) {
+	cmd.Use = "capture"
+	cmd.Short = "What a captured table costs its writers"
+	cmd.Long = `capture measures an update of all rows of a table, and updates of one row each, without
+events; with the triggers of "notifyd capture add"; with the same triggers where the
+function names each column; and with a trigger for each row. The four take turns, on one
+connection each, and commits do not wait for a flush to disk. The exit code is 1 if a
+variant has not written an event for each changed row.`
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.Rows, "rows", 100_000, "`number` of rows of the table")
+	flags.IntVar(&x.Seconds, "seconds", 5, "`seconds` to measure updates of one row of each of the four for")
 }
 
 // Check implements [Experiment].
@@ -51,8 +64,8 @@ func captureVariants() []*captured {
 	}
 }
 
-// run prepares the variants and measures them in turns.
-func (x *Capture) run(ctx context.Context, e *env) (*Result, error) {
+// Run implements [Experiment].
+func (x *Capture) Run(ctx context.Context, e *Env) (*Result, error) {
 	variants := captureVariants()
 	for _, v := range variants {
 		if err := prepareCapture(ctx, e, v, x.Rows); err != nil {
@@ -73,16 +86,16 @@ func (x *Capture) run(ctx context.Context, e *env) (*Result, error) {
 		return nil, err
 	}
 
-	r := &Result{upright: true}
-	r.say("updates of %s rows, and of one row each; medians of %d rounds, in turns", number(float64(x.Rows)), rounds)
+	r := &Result{Upright: true}
+	r.Say("updates of %s rows, and of one row each; medians of %d rounds, in turns", number(float64(x.Rows)), rounds)
 	for i, v := range variants {
-		c := r.column(v.name + ": " + v.about)
-		c.set("bulk, ms", medianOf(took[i], func(r capturedRound) float64 { return milliseconds(r.bulk) }), 1)
+		c := r.Column(v.name + ": " + v.about)
+		c.Set("bulk, ms", medianOf(took[i], func(r capturedRound) float64 { return milliseconds(r.bulk) }), 1)
 		c.relate("bulk / none", "bulk, ms", r.Columns[0])
-		c.set("one row, us", medianOf(took[i], func(r capturedRound) float64 { return 1000 * milliseconds(r.single) }), 1)
+		c.Set("one row, us", medianOf(took[i], func(r capturedRound) float64 { return 1000 * milliseconds(r.single) }), 1)
 		c.relate("one row / none", "one row, us", r.Columns[0])
-		c.set("lost", float64(v.lost), 0)
-		r.count(Faults{Lost: max(v.lost, -v.lost)})
+		c.Set("lost", float64(v.lost), 0)
+		r.Count(Faults{Lost: max(v.lost, -v.lost)})
 	}
 	return r, nil
 }
@@ -93,11 +106,13 @@ func capturedColumns() []string {
 }
 
 // prepareCapture makes the outbox and the table of a variant.
-func prepareCapture(ctx context.Context, e *env, v *captured, rows int) (err error) {
-	if v.schema, err = e.migrate(ctx, "capture_"+v.name, outboxsql.NotifyAuto); err != nil {
+func prepareCapture(ctx context.Context, e *Env, v *captured, rows int) (err error) {
+	v.schema, err = e.migrate(ctx, "capture_"+v.name, outboxsql.NotifyAuto, outboxsql.ModeQueue)
+	if err != nil {
 		return err
 	}
-	if v.conn, err = e.connect(ctx); err != nil {
+	v.conn, err = e.connect(ctx)
+	if err != nil {
 		return err
 	}
 	items := in(v.schema, "items")
@@ -112,12 +127,10 @@ func prepareCapture(ctx context.Context, e *env, v *captured, rows int) (err err
 			return err
 		}
 	}
-	if v.install != nil {
-		if err := v.install(ctx, v.conn, v.schema); err != nil {
-			return err
-		}
+	if v.install == nil {
+		return nil
 	}
-	return prepare(ctx, v.conn, map[string]string{"single": `UPDATE ` + items + ` SET total = total + 1 WHERE id = $1`})
+	return v.install(ctx, v.conn, v.schema)
 }
 
 // round updates all rows, and then one after the other until length is over.
@@ -127,12 +140,13 @@ func (v *captured) round(ctx context.Context, rows int, length time.Duration) (r
 		return r, err
 	}
 	r.bulk = time.Since(began)
+	single := `UPDATE ` + in(v.schema, "items") + ` SET total = total + 1 WHERE id = $1`
 	var n int64
 	began = time.Now()
 	for time.Since(began) < length {
-		id := int8Param(1 + rand.Int64N(int64(rows))) //nolint:gosec // a load
-		if res := v.conn.PgConn().ExecPrepared(ctx, "single", [][]byte{id}, inBinary(), nil).Read(); res.Err != nil {
-			return r, res.Err
+		id := 1 + rand.Int64N(int64(rows)) //nolint:gosec // a load
+		if _, err := v.conn.Exec(ctx, single, id); err != nil {
+			return r, err
 		}
 		n++
 	}
@@ -181,7 +195,8 @@ func named(row string) string {
 func namedCapture(schema string) string {
 	var columns [2][]string
 	for _, column := range capturedColumns() {
-		columns[0], columns[1] = append(columns[0], "o."+column), append(columns[1], "n."+column)
+		columns[0] = append(columns[0], "o."+column)
+		columns[1] = append(columns[1], "n."+column)
 	}
 	return fmt.Sprintf(`CREATE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN

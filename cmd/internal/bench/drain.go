@@ -5,128 +5,116 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Drain measures how fast a relay drains a backlog, to a handler that does nothing or to a sink. In the same run it
-// measures the same statements without a relay.
+// measures the same statements without a relay. Define describes the options.
 type Drain struct {
-	// Events is the size of the backlog. Payload is the size of an event's payload in bytes.
-	Events  int
-	Payload int
-	// Delete deletes delivered events instead of keeping them.
-	Delete bool
-	// Batch is the largest claim in events. Workers is the number of concurrent claims, each with a connection.
-	Batch   int
-	Workers int
-	// To is one of [Sinks].
-	To string
-	// Brokers are the brokers of Kafka. If empty, the bench starts a private one. Topics is the number of topics, at
-	// least 1; the events are spread over them.
-	Brokers []string
-	Topics  int
-	// AMQPURL is the URL of RabbitMQ. If empty, the bench starts a private one. QueueType is classic or quorum; "" is
-	// classic.
-	AMQPURL   string
-	QueueType string
-	// Keys is the number of aggregates. Events are assigned at random, but equally in every run. 0 means events without
-	// an aggregate, or 10,000 aggregates if BlockedKeys is set.
-	Keys int
-	// BlockedKeys is the number of further aggregates that are blocked: their first event has failed and is due again in
-	// a day, and two later ones wait for it. The drain is then measured without and with them, in turns. Requires To
-	// "noop".
-	BlockedKeys int
-	// BlockedFresh is the number of further events of blocked aggregates in the backlog, at most Events. The relay must
-	// store them until the failed event is delivered.
-	BlockedFresh int
-	// Urgent is the number of events for another destination at the end of the backlog. The drain is then measured with
-	// that destination at the same priority and at a higher one, in turns. Requires To "noop", no BlockedKeys and no
-	// Partitions.
-	Urgent int
-	// Partitions is the number of partitions of the table; 0 is a plain table. The drain is measured with a plain table and
-	// with that one, in turns. Requires To "noop" and no BlockedKeys.
-	Partitions int
-	// HeldSnapshot keeps a transaction open that can see the whole backlog, so that vacuum cannot remove any of it.
-	HeldSnapshot bool
-	// Foreign keeps a transaction open that has written: [ForeignElsewhere] or [ForeignHere]. "" keeps no transaction
-	// open.
-	Foreign string
-	// Mode of the tables. With [ModeBoth] a queue and a stream are drained in turns.
-	Mode Mode
-	// Destinations is the number of destinations that get each event. From 2 the drain is measured with one destination
-	// and with all, in turns. Requires To "noop", no BlockedKeys, no Urgent and no Partitions.
-	Destinations int
-	// Shards is the number of shards of the destination. From 2 the drain is measured with one shard and with all, in
-	// turns. Requires To "noop" and ModeStream, and nothing else that is measured in turns.
-	Shards int
-	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of its type. Each of the Topics,
-	// or the queue, gets one call at a time.
-	SinkBatch int
-	// Total delivers all events one after the other, in the order of ids. Requires ModeStream and no
-	// BlockedKeys.
-	Total bool
-	// ExactlyOnce also measures handlers that deliver exactly once, in turns with the usual handlers. Requires To "kafka"
-	// and Mode "stream".
+	Events, Payload, Keys int
+	Delete                bool
+	Batch, Workers        int // of a claim in events, and of claims
+	Mode                  Mode
+
+	// To is a key of sinks. Brokers and AMQPURL name a sink that the bench does not start.
+	To          string
+	Brokers     []string
+	AMQPURL     string
+	SinkBatch   int
 	ExactlyOnce bool
-	// Consume reads RabbitMQ's queue with a consumer during the drain.
-	Consume bool
+	Consume     bool
+
+	// One of these measures a second backlog in turns with the plain one.
+	BlockedKeys, Urgent, Partitions, Destinations, Shards int
+
+	HeldSnapshot bool
+	Foreign      string // one of foreigns, or ""
+	Total        bool
 }
 
 // Values of [Drain.Foreign]: where the open transaction has written.
 const (
-	ForeignElsewhere = "elsewhere" // no event
-	ForeignHere      = "here"      // an event, before all others
+	foreignElsewhere = "elsewhere" // no event
+	foreignHere      = "here"      // an event, before all others
 )
 
-// Foreigns returns the words for [Drain.Foreign].
-func Foreigns() []string { return []string{ForeignElsewhere, ForeignHere} }
+func foreigns() []string { return []string{foreignElsewhere, foreignHere} }
+
+// Define implements [Experiment].
+func (x *Drain) Define(cmd *cobra.Command) {
+	cmd.Use = "drain"
+	cmd.Short = "Speed of working off a backlog"
+	cmd.Long = `drain inserts a backlog and measures the time that a relay needs to deliver all of it,
+from its start until everything is settled; and the time that the same
+statements need for an equal backlog without a relay, on as many connections.
+For a stream the database alone is a read of the same rows.
+
+Events for Kafka go to two topics of one partition each, and events for RabbitMQ to
+a durable queue. Both are read back.
+
+The options --blocked-keys, --urgent, --partitions, --destinations, --shards and
+--exactly-once measure a second backlog in turns with the plain one, three times
+each. The first event of a blocked aggregate has failed once and is due again in a
+day, and two later ones wait for it; all are stored before the backlog.
+
+The exit code is 1 if an event was lost, came after a later one of its aggregate
+in a stream, or if a blocked one was touched.`
+
+	flags := cmd.Flags()
+	defaults := notifyd.Config{}.WithDefaults()
+	flags.IntVar(&x.Events, "events", 200_000, "`number` of events in the backlog")
+	flags.IntVar(&x.Payload, "payload", payloadBytes, "`bytes` per payload")
+	flags.BoolVar(&x.Delete, "delete", false, "delete delivered events instead of keeping them")
+	flags.IntVar(&x.Batch, "batch", defaults.Batch, "largest `number` of events in one claim")
+	flags.IntVar(&x.Workers, "workers", defaults.Connections, "`number` of claims in flight, each with a connection")
+	x.To = noSink
+	word(flags, &x.To, "to", slices.Sorted(maps.Keys(sinks())), "destination: noop, a Go function that does nothing; kafka; or rabbitmq")
+	flags.StringSliceVar(&x.Brokers, "brokers", nil, "`addresses` of Kafka's brokers, with commas between them; a private one by default")
+	flags.StringVar(&x.AMQPURL, "amqp-url", "", "`URL` of RabbitMQ; a private one by default")
+	flags.IntVar(&x.Keys, "keys", 0, "`number` of aggregates of the events, distributed equally in every run; 0 for none, or for 10,000 with --blocked-keys")
+	flags.IntVar(&x.BlockedKeys, "blocked-keys", 0, "`number` of further aggregates that earlier failures block")
+	flags.IntVar(&x.Urgent, "urgent", 0, "`number` of events for another destination at the end of the backlog; measures it at the same priority and at a higher one")
+	flags.IntVar(&x.Partitions, "partitions", 0, "`number` of partitions of a table; measures a plain table and that one")
+	flags.BoolVar(&x.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
+	addForeign(flags, &x.Foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
+	flags.IntVar(&x.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
+	flags.IntVar(&x.Shards, "shards", 1, "`number` of shards of the destination; measures one and all of them; needs --mode stream")
+	flags.IntVar(&x.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
+	flags.BoolVar(&x.Total, "total", false, "deliver all events one after the other, in the order of ids (order: total); needs --mode stream")
+	flags.BoolVar(&x.ExactlyOnce, "exactly-once", false, "deliver into Kafka exactly once as well, with the position in the transactions; measures both")
+	flags.BoolVar(&x.Consume, "consume", false, "read RabbitMQ's queue with a consumer meanwhile")
+	addMode(flags, &x.Mode)
+}
 
 // Check implements [Experiment].
 func (x *Drain) Check() error {
-	least := cmp.Or(
-		atLeast(1, option{"events", x.Events}, option{"batch", x.Batch}, option{"workers", x.Workers}, option{"payload", x.Payload}, option{"topics", x.Topics}),
-		atLeast(0, option{"keys", x.Keys}, option{"blocked-keys", x.BlockedKeys}, option{"blocked-fresh", x.BlockedFresh}, option{"urgent", x.Urgent},
+	return cmp.Or(
+		atLeast(1, option{"events", x.Events}, option{"batch", x.Batch}, option{"workers", x.Workers}, option{"payload", x.Payload}),
+		atLeast(0, option{"keys", x.Keys}, option{"blocked-keys", x.BlockedKeys}, option{"urgent", x.Urgent},
 			option{"partitions", x.Partitions}, option{"destinations", x.Destinations}, option{"sink-batch", x.SinkBatch}),
-		upToShards("shards", x.Shards))
-	return cmp.Or(least, x.checkBlocked(), x.checkTurns(), x.checkRest())
-}
-
-// checkBlocked returns an error for contradictory options about blocked aggregates.
-func (x *Drain) checkBlocked() error {
-	switch {
-	case x.BlockedKeys > 0 && x.Mode != ModeStream:
-		return errors.New("--blocked-keys needs --mode stream: a queue holds nothing back")
-	case x.BlockedKeys > 0 && x.To != noSink:
-		return fmt.Errorf("--blocked-keys needs --to noop, not %s", x.To)
-	case x.BlockedKeys > 0 && x.Foreign == ForeignHere:
-		return errors.New("--foreign-transaction=here goes without --blocked-keys")
-	case x.BlockedFresh > 0 && x.BlockedKeys == 0:
-		return errors.New("--blocked-fresh needs --blocked-keys")
-	case x.BlockedFresh > x.Events:
-		return fmt.Errorf("--blocked-fresh %d is above --events %d", x.BlockedFresh, x.Events)
-	}
-	return nil
+		upToShards("shards", x.Shards), x.checkTurns(), x.checkRest())
 }
 
 // checkTurns returns an error if a drain would be measured in turns with more than one other.
 func (x *Drain) checkTurns() error {
 	inTurns := 0
 	for _, wanted := range []bool{x.BlockedKeys > 0, x.Urgent > 0, x.Partitions > 0, x.Destinations > 1, x.Shards > 1} {
-		if !wanted {
-			continue
-		}
-		inTurns++
-		if x.To != noSink {
-			return errors.New("--urgent, --partitions, --destinations and --shards need --to noop")
+		if wanted {
+			inTurns++
 		}
 	}
-	if inTurns > 1 {
+	switch {
+	case inTurns > 0 && x.To != noSink:
+		return errors.New("--blocked-keys, --urgent, --partitions, --destinations and --shards need --to noop")
+	case inTurns > 1:
 		return errors.New("--blocked-keys, --urgent, --partitions, --destinations and --shards go without each other")
 	}
 	return nil
@@ -134,14 +122,19 @@ func (x *Drain) checkTurns() error {
 
 // checkRest returns an error for other contradictory options.
 func (x *Drain) checkRest() error {
+	isStream := x.Mode == ModeStream
 	switch {
-	case x.Shards > 1 && (x.Mode != ModeStream || x.Total):
+	case x.BlockedKeys > 0 && !isStream:
+		return errors.New("--blocked-keys needs --mode stream: a queue holds nothing back")
+	case x.BlockedKeys > 0 && x.Foreign == foreignHere:
+		return errors.New("--foreign-transaction=here goes without --blocked-keys")
+	case x.Shards > 1 && (!isStream || x.Total):
 		return errors.New("--shards needs --mode stream, and goes without --total")
 	case x.Delete && x.Mode != ModeQueue:
 		return errors.New("--delete needs --mode queue")
-	case x.Total && (x.Mode != ModeStream || x.BlockedKeys > 0):
+	case x.Total && (!isStream || x.BlockedKeys > 0):
 		return errors.New("--total needs --mode stream, and goes without --blocked-keys")
-	case x.ExactlyOnce && (x.Mode != ModeStream || x.To != "kafka"):
+	case x.ExactlyOnce && (!isStream || x.To != "kafka"):
 		return errors.New("--exactly-once needs --mode stream --to kafka")
 	case x.Consume && x.To != "rabbitmq":
 		return errors.New("--consume needs --to rabbitmq")
@@ -149,28 +142,30 @@ func (x *Drain) checkRest() error {
 	return nil
 }
 
-// settings returns larger buffers for blocked aggregates.
-func (x *Drain) settings() map[string]string {
-	if x.BlockedKeys == 0 {
-		return nil
+// Settings implements [tuned]. The default buffers are only slightly larger than the backlog: the rows of blocked events
+// would evict pages that are needed again.
+func (x *Drain) Settings() map[string]string {
+	all := privateSettings()
+	if x.BlockedKeys > 0 {
+		all["shared_buffers"] = "1GB"
 	}
-	return map[string]string{"shared_buffers": buffersForBlocked}
+	return all
 }
 
 // keysBesideBlocked is the default of Keys if BlockedKeys is set.
 const keysBesideBlocked = 10_000
 
 type drain struct {
-	*env
+	*Env
 	want  *Drain
 	place *place
-	ahead []*pgx.Conn // with open transactions that have written events
+	ahead writers // with an open transaction that has written an event
 }
 
 // drained is the measurement of one drain.
 type drained struct {
 	Faults
-	cost
+	usage
 
 	took   time.Duration
 	start  time.Duration // of took, until the first delivery
@@ -188,22 +183,27 @@ func (d *drain) load(mode outboxsql.Mode, blocked int) load {
 	if d.place != nil {
 		l.routes = len(d.place.handlers)
 	}
-	if blocked > 0 {
-		l.fresh = d.want.BlockedFresh
-	}
-	if d.want.Foreign == ForeignHere {
+	if d.want.Foreign == foreignHere {
 		l.ahead = 1
 	}
 	return l
 }
 
-func (x *Drain) run(ctx context.Context, e *env) (*Result, error) {
-	d := &drain{env: e, want: x}
-	release, err := d.hold(ctx)
+// Run implements [Experiment].
+func (x *Drain) Run(ctx context.Context, e *Env) (*Result, error) {
+	d := &drain{Env: e, want: x}
+	var begin []string
+	if x.HeldSnapshot {
+		begin = append(begin, heldSnapshot)
+	}
+	if x.Foreign == foreignElsewhere {
+		begin = append(begin, foreignWrite)
+	}
+	held, err := d.transactions(ctx, begin...)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer held.close(ctx)
 	bare, err := d.floors(ctx)
 	if err != nil {
 		return nil, err
@@ -243,30 +243,34 @@ func (d *drain) floors(ctx context.Context) (bare drained, err error) {
 	return bare, nil
 }
 
-// measure creates a backlog in a new schema and times its drain. In profiles the label "drain" distinguishes the drains.
-func (d *drain) measure(ctx context.Context, name string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
+// measure creates a backlog in a new schema and measures its drain.
+func (d *drain) measure(ctx context.Context, name string, l load, work drainer) (result drained, err error) {
 	schema, err := d.backlog(ctx, name, l)
 	if err != nil {
-		return drained{}, err
+		return result, err
 	}
-	if result, err = d.meter(ctx, name, schema, l, work); err != nil {
-		return drained{}, err
+	result, err = d.metered(ctx, name, schema, l, work)
+	if err != nil {
+		return result, err
 	}
+
 	if err := d.recount(ctx, l, &result); err != nil {
-		return drained{}, err
+		return result, err
 	}
 	left, err := d.left(ctx, schema, l)
 	if err != nil {
-		return drained{}, err
+		return result, err
 	}
 	result.Lost = max(result.Lost, left)
-	if result.dead, err = d.deadRows(ctx, schema); err != nil {
-		return drained{}, err
+	result.dead, err = d.deadRows(ctx, schema)
+	if err != nil {
+		return result, err
 	}
+
 	if l.mode == outboxsql.ModeStream {
-		read, err := d.meter(ctx, "read", schema, l, d.readAlone)
+		read, err := d.metered(ctx, "read", schema, l, d.readAlone)
 		if err != nil {
-			return drained{}, fmt.Errorf("read without a relay: %w", err)
+			return result, fmt.Errorf("read without a relay: %w", err)
 		}
 		result.read = &read
 	}
@@ -274,17 +278,20 @@ func (d *drain) measure(ctx context.Context, name string, l load, work func(cont
 	return result, d.drop(ctx, schema) // there may be many rounds
 }
 
-// meter measures the cost of a drain.
-func (d *drain) meter(ctx context.Context, name, schema string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
+// drainer drains the load in a schema.
+type drainer func(ctx context.Context, schema string, l load) (drained, error)
+
+// metered measures what a drain uses.
+func (d *drain) metered(ctx context.Context, name, schema string, l load, work drainer) (result drained, err error) {
 	sink := 0
 	if d.place != nil {
 		sink = d.place.pid
 	}
-	spent, err := d.env.meter(ctx, name, sink, func(ctx context.Context) (err error) {
+	used, err := d.meter(ctx, name, sink, func(ctx context.Context) (err error) {
 		result, err = work(ctx, schema, l)
 		return err
 	})
-	result.cost = spent
+	result.usage = used
 	return result, err
 }
 
@@ -300,25 +307,23 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 	seen := l.copied()
 	if d.inOneOrder() {
 		for _, s := range seen {
-			s.total, s.last = true, make([]atomic.Int64, 1)
+			s.total = true
+			s.last = make([]atomic.Int64, 1)
 		}
 	}
-	relay, err := notifyd.New(d.pool, notifyd.Config{
+	relay, err := notifyd.New(d.Pool, notifyd.Config{
 		Schema: schema, Logger: d.Log, Connections: d.want.Workers, Batch: d.want.Batch, Retention: notifyd.Retention{Keep: keep, Batch: 1000},
 	})
 	if err != nil {
 		return result, err
 	}
-	if err := errors.Join(d.register(relay, l, seen), d.registerUrgent(relay, l, seen[0])); err != nil {
+	if err := d.register(relay, l, seen); err != nil {
 		return result, err
 	}
 	began := time.Now()
 	r := start(ctx, relay.Run)
 	for _, one := range seen {
 		err = errors.Join(err, one.wait(ctx, r.ended))
-	}
-	if l.fresh > 0 && err == nil {
-		err = d.drained(ctx, schema, l.mode) // the table may not have the last settlements yet
 	}
 	err = errors.Join(err, r.stop())
 	result.took = time.Since(began)

@@ -21,87 +21,91 @@ func (d *drain) report(all []scenario, took [][]drained, bare drained) *Result {
 	d.explain(r)
 	for i, s := range all {
 		m := middle(took[i])
-		c := r.column(s.name)
+		c := r.Column(s.name)
 		d.fill(c, m, s.load.events)
 		copies := max(1, s.load.copies)
-		c.set(ownCPUPerCopy, perEvent(m.cpu.own(), float64(copies*s.load.events)), 2)
+		c.Set(ownCPUPerCopy, perEvent(m.own(), float64(copies*s.load.events)), 2)
 		if s.load.urgent > 0 {
-			c.set("delivered before the urgent ones", float64(m.behind), 0)
+			c.Set("delivered before the urgent ones", float64(m.behind), 0)
 		}
-		r.count(m.Faults)
+		r.Count(m.Faults)
 		if len(took[i]) > 1 {
-			r.note("%s, seconds of the rounds to the first delivery and from there: %s", s.name, seconds(took[i]))
+			r.Note("%s, seconds of the rounds to the first delivery and from there: %s", s.name, seconds(took[i]))
 		}
 
-		floor, name := &bare, "SQL alone"
+		floor := &bare
+		name := "SQL alone"
 		if m.read != nil {
-			floor, name = m.read, "read alone"
+			floor = m.read
+			name = "read alone"
 		}
-		base := r.column(name)
+		base := r.Column(name)
 		if len(base.Figures) == 0 {
 			d.fill(base, *floor, s.load.events)
 		}
 		c.relate("ratio to the database alone", eventsPerSecond, base)
-		if first := r.Columns[0]; c != first {
+		first := r.Columns[0]
+		if c != first {
 			c.relate("ratio to "+first.Name, eventsPerSecond, first)
 			c.relate("  from the first delivery on", fromThenOn, first)
 			c.relate("  CPU per delivery", ownCPUPerCopy, first)
 		}
 	}
-	r.note("memory is %s", took[0][0].rssHow)
+	r.Note(howMemory)
 	return r
 }
 
 // explain describes the backlog for people.
 func (d *drain) explain(r *Result) {
-	fate, whose := "kept", "that belong to no aggregate"
+	fate := "kept"
+	whose := "that belong to no aggregate"
 	if d.want.Delete {
 		fate = "deleted"
 	}
 	if keys := d.load(outboxsql.ModeStream, 0).keys; keys > 0 {
 		whose = "of " + number(float64(keys)) + " aggregates"
 	}
-	r.say("%s events of %d B %s, then %s; %d claims of up to %d events in flight",
+	r.Say("%s events of %d B %s, then %s; %d claims of up to %d events in flight",
 		number(float64(d.want.Events)), d.want.Payload, whose, fate, d.want.Workers, d.want.Batch)
 	if d.want.HeldSnapshot {
-		r.say("an older snapshot is held")
+		r.Say("an older snapshot is held")
 	}
 	switch d.want.Foreign {
-	case ForeignElsewhere:
-		r.say("a transaction that writes elsewhere is open")
-	case ForeignHere:
-		r.say("a transaction is open that has written an event before them")
+	case foreignElsewhere:
+		r.Say("a transaction that writes elsewhere is open")
+	case foreignHere:
+		r.Say("a transaction is open that has written an event before them")
 	}
 	if d.want.BlockedKeys > 0 {
-		r.say("blocked: %s more aggregates, of each an event that has failed once and is tried again in a day, and %d behind it; %s more in the backlog",
-			number(float64(d.want.BlockedKeys)), blockedParked, number(float64(d.want.BlockedFresh)))
+		r.Say("blocked: %s more aggregates, of each an event that has failed once and is tried again in a day, and %d behind it",
+			number(float64(d.want.BlockedKeys)), blockedParked)
 	}
 	if d.want.Urgent > 0 {
-		r.say("urgent: %s events of another destination at the end of the backlog", number(float64(d.want.Urgent)))
+		r.Say("urgent: %s events of another destination at the end of the backlog", number(float64(d.want.Urgent)))
 	}
-	r.say("delivered to %s", d.place.note)
-	r.say("inserted in one go and followed by a checkpoint, neither vacuumed nor analysed, autovacuum off for these tables")
+	r.Say("delivered to %s", d.place.note)
+	r.Say("inserted in one go and followed by a checkpoint, neither vacuumed nor analysed, autovacuum off for these tables")
 }
 
 // fill sets the figures of a drain. The database alone has no start time.
 func (d *drain) fill(c *Column, m drained, events int) {
 	n := float64(events)
-	c.set(eventsPerSecond, n/m.took.Seconds(), 0)
-	c.set("seconds", m.took.Seconds(), 2)
+	c.Set(eventsPerSecond, n/m.took.Seconds(), 0)
+	c.Set("seconds", m.took.Seconds(), 2)
 	if m.start != 0 {
-		c.set("to the first delivery, s", m.start.Seconds(), 3)
-		c.set(fromThenOn, ratio(n, (m.took-m.start).Seconds()), 0)
-		c.set("dead rows afterwards", float64(m.dead), 0)
+		c.Set("to the first delivery, s", m.start.Seconds(), 3)
+		c.Set(fromThenOn, Ratio(n, (m.took-m.start).Seconds()), 0)
+		c.Set("dead rows afterwards", float64(m.dead), 0)
 	}
-	c.set("WAL, bytes/event", m.wal/n, 1)
-	c.set("CPU of this process, us/event", perEvent(m.cpu.relay, n), 2)
-	if d.DatabaseURL == "" {
-		c.set("CPU of PostgreSQL, us/event", perEvent(m.cpu.postgres, n), 2)
+	c.Set("WAL, bytes/event", m.wal/n, 1)
+	c.Set("CPU of this process, us/event", perEvent(m.relay, n), 2)
+	if d.Private() {
+		c.Set("CPU of PostgreSQL, us/event", perEvent(m.postgres, n), 2)
 	}
 	if d.place != nil && d.place.pid != 0 && m.start != 0 {
-		c.set("CPU of "+d.want.To+", us/event", perEvent(m.cpu.sink, n), 2)
+		c.Set("CPU of "+d.want.To+", us/event", perEvent(m.sink, n), 2)
 	}
-	c.set("peak memory, MiB", float64(m.rss)/(1<<20), 1)
+	c.Set("peak memory, MiB", float64(m.rss)/(1<<20), 1)
 }
 
 // perEvent returns microseconds per event.
@@ -120,11 +124,9 @@ func middle(rounds []drained) drained {
 	m.wal = of(func(one drained) float64 { return one.wal })
 	m.rss = int64(of(func(one drained) float64 { return float64(one.rss) }))
 	m.dead = int64(of(func(one drained) float64 { return float64(one.dead) }))
-	m.cpu = split{
-		postgres: span(func(one drained) time.Duration { return one.cpu.postgres }),
-		sink:     span(func(one drained) time.Duration { return one.cpu.sink }),
-		relay:    span(func(one drained) time.Duration { return one.cpu.relay }),
-	}
+	m.postgres = span(func(one drained) time.Duration { return one.postgres })
+	m.sink = span(func(one drained) time.Duration { return one.sink })
+	m.relay = span(func(one drained) time.Duration { return one.relay })
 	if m.read != nil {
 		var reads []drained
 		for _, one := range rounds {

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -13,58 +12,41 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// freshColumns are the columns of an event that a relay reads in its claims.
-const freshColumns = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
-	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint, traceparent FROM outbox_events WHERE state = 'fresh'`
-
 // floorClaims is how many events can be claimed at a time: as many as by a relay.
 const floorClaims = 4
-
-// floorBuffer is how many notifications may wait for a claim.
-const floorBuffer = 1024
 
 // startFloor runs the least work that a pushed event takes, without a dispatcher: one connection that listens, and others
 // that claim the row, call the handler and mark the event done.
 func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, err error) {
-	connector := &store.Connector{Config: l.pool.Config().ConnConfig, Schema: to.schema}
-	var conns []*pgx.Conn
-	defer func() {
-		if err != nil {
-			closeAll(ctx, conns)
-		}
-	}()
+	connector := &store.Connector{Config: l.Pool.Config().ConnConfig, Schema: to.schema}
+	var conns writers
 	for range floorClaims + 1 {
 		conn, err := connector.Connect(ctx, "bench")
 		if err != nil {
+			conns.close(ctx)
 			return nil, err
 		}
 		conns = append(conns, conn)
-		err = prepare(ctx, conn, map[string]string{
-			"begin": "BEGIN", "commit": "COMMIT",
-			"claim": freshColumns + ` AND id = $1::bigint FOR UPDATE SKIP LOCKED`,
-			"done":  `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = $1::bigint AND state = 'fresh'`,
-		})
-		if err != nil {
-			return nil, err
-		}
 	}
-	if _, err := conns[0].Exec(ctx, "LISTEN "+pgx.Identifier{pgschema.Channel(to.schema)}.Sanitize()); err != nil {
+	listener := conns[floorClaims]
+	if _, err := listener.Exec(ctx, "LISTEN "+pgx.Identifier{pgschema.Channel(to.schema)}.Sanitize()); err != nil {
+		conns.close(ctx)
 		return nil, err
 	}
-	ids := make(chan int64, floorBuffer)
-	tasks := []func(context.Context) error{func(ctx context.Context) error { return hear(ctx, conns[0], ids) }}
-	for _, conn := range conns[1:] {
-		tasks = append(tasks, func(ctx context.Context) error { return l.floorClaims(ctx, conn, ids, to) })
-	}
-	r := start(ctx, func(ctx context.Context) error { return together(ctx, tasks...) })
-	return func() error {
-		err := r.stop()
-		closeAll(ctx, conns)
-		if errors.Is(err, context.Canceled) {
-			return nil // stop ends it
-		}
-		return err
-	}, nil
+
+	r := start(ctx, func(ctx context.Context) error {
+		defer conns.close(ctx)
+		const mostWaiting = 1024
+		ids := make(chan int64, mostWaiting)
+		return endedBy(ctx, Together(ctx,
+			func(ctx context.Context) error { return hear(ctx, listener, ids) },
+			func(ctx context.Context) error {
+				return conns[:floorClaims].each(ctx, func(ctx context.Context, _ int, conn *pgx.Conn) error {
+					return l.claim(ctx, conn, ids, to)
+				})
+			}))
+	})
+	return r.stop, nil
 }
 
 // hear passes notified ids on until ctx ends.
@@ -83,26 +65,24 @@ func hear(ctx context.Context, conn *pgx.Conn, ids chan<- int64) error {
 	}
 }
 
-// floorClaims claims one event after the other.
-func (l *latency) floorClaims(ctx context.Context, conn *pgx.Conn, ids <-chan int64, to *side) error {
+// claim claims one event after the other.
+func (l *latency) claim(ctx context.Context, conn *pgx.Conn, ids <-chan int64, to *side) error {
 	for id := range ids {
-		param := [][]byte{int8Param(id)}
-		err := fly(ctx, conn, statement{name: "begin"}, statement{
-			name: "claim", params: param, formats: freshFormats(),
-			row: func([][]byte) error {
+		var claim, settle pgx.Batch
+		claim.Queue("BEGIN")
+		claim.Queue(freshColumns+` AND id = $1::bigint FOR UPDATE SKIP LOCKED`, id).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
 				to.handled(id, time.Since(l.start))
-				return nil
-			},
+			}
+			return nil
 		})
-		if err == nil {
-			err = fly(ctx, conn, statement{name: "done", params: param}, statement{name: "commit"})
-		}
-		if err != nil {
-			return fmt.Errorf("the floor's claim: %w", err)
+		settle.Queue(`UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = $1::bigint AND state = 'fresh'`, id)
+		settle.Queue("COMMIT")
+		for _, flight := range []*pgx.Batch{&claim, &settle} {
+			if err := conn.SendBatch(ctx, flight).Close(); err != nil {
+				return fmt.Errorf("the floor's claim: %w", err)
+			}
 		}
 	}
 	return nil
 }
-
-// freshFormats returns the formats of a relay's claim: numbers and times in binary.
-func freshFormats() []int16 { return []int16{1, 0, 0, 0, 0, 0, 1, 1, 0} }

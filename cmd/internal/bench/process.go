@@ -27,9 +27,6 @@ import (
 // command line because it holds a connection string.
 const EnvRelay = "NOTIFYD_BENCH_RELAY"
 
-// ErrNoOrder is returned by [Serve] in a process that no bench has started.
-var ErrNoOrder = errors.New("this is started by a bench, not by hand")
-
 // order is the configuration of a relay's process.
 type order struct {
 	URL    string `json:"url"`
@@ -44,17 +41,15 @@ type order struct {
 
 // account is the result that a relay's process writes at its end.
 type account struct {
-	Lost        int64         `json:"lost"`
-	Duplicates  int64         `json:"duplicates"`
-	CPU         time.Duration `json:"cpu"`
-	Percentiles []namedTime   `json:"percentiles"`
+	Faults
+
+	CPU time.Duration `json:"cpu"`
+	// Times are percentiles, at soakPercentiles, of the times from the moment at which an event was due to be written to
+	// its delivery.
+	Times []time.Duration `json:"times"`
 }
 
-// namedTime is a percentile of the times from the moment at which an event was due to be written to its delivery.
-type namedTime struct {
-	Name string        `json:"name"`
-	Time time.Duration `json:"time"`
-}
+func soakPercentiles() []float64 { return []float64{0.5, 0.99, 0.999, 1} }
 
 const (
 	// readyWord is the line that a relay's process writes once it listens.
@@ -67,7 +62,7 @@ const (
 // [EnvRelay]. If the bench dies, its end of the pipe closes and the relay ends too.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger, encoded string) (err error) {
 	if encoded == "" {
-		return ErrNoOrder
+		return errors.New("this is started by a bench, not by hand")
 	}
 	var o order
 	if err := json.Unmarshal([]byte(encoded), &o); err != nil {
@@ -82,7 +77,10 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if err != nil {
 		return err
 	}
-	ledger := newLedger(o, stdout)
+	ledger := &ledger{seen: newSightings(o.Events), times: make([]time.Duration, 0, o.Events)}
+	if o.Report {
+		ledger.out = stdout
+	}
 	var lane delivery.Lane
 	if o.Total {
 		lane.Order = delivery.OrderTotal
@@ -90,11 +88,12 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if err := relay.Handle("*", notifyd.Destination{Name: "all", Handler: delivery.HandlerFunc(ledger.deliver), Lane: lane}); err != nil {
 		return err
 	}
-	r := start(ctx, relay.Run)
-	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.ready(ctx, relay.Ready()); err != nil {
+
+	stop, err := StartRelay(ctx, relay)
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	cpu := ownCPU()
 	if _, err := fmt.Fprintln(stdout, readyWord); err != nil {
 		return err
@@ -114,14 +113,6 @@ type ledger struct {
 	times []time.Duration // with room for all events, so that a delivery does not wait for a copy
 }
 
-func newLedger(o order, stdout io.Writer) *ledger {
-	l := &ledger{seen: newSightings(o.Events), times: make([]time.Duration, 0, o.Events)}
-	if o.Report {
-		l.out = stdout
-	}
-	return l
-}
-
 func (l *ledger) deliver(_ context.Context, e *delivery.Event) error {
 	due, timed := readDue(e.Payload)
 	late := time.Since(due)
@@ -133,21 +124,24 @@ func (l *ledger) deliver(_ context.Context, e *delivery.Event) error {
 			l.times = append(l.times, late)
 		}
 	}
-	if l.out != nil {
-		return writeDelivery(l.out, e.ID, late)
+	if l.out == nil {
+		return nil
 	}
-	return nil
+	_, err := fmt.Fprintf(l.out, deliveryLine, e.ID, late)
+	return err
 }
+
+// deliveryLine is the line for a delivery: the event's id, and its lateness in nanoseconds.
+const deliveryLine = "%d %d\n"
 
 func (l *ledger) close(cpu time.Duration) account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	slices.Sort(l.times)
-	a := account{Lost: l.seen.missing(), Duplicates: l.seen.duplicates.Load() + l.seen.unknown.Load(), CPU: cpu}
-	for _, p := range []float64{0.5, 0.99, 0.999} {
-		a.Percentiles = append(a.Percentiles, namedTime{fmt.Sprintf("p%v", 100*p), percentile(l.times, p)})
+	a := account{Faults: l.seen.faults(), CPU: cpu}
+	for _, p := range soakPercentiles() {
+		a.Times = append(a.Times, Percentile(l.times, p))
 	}
-	a.Percentiles = append(a.Percentiles, namedTime{"max", percentile(l.times, 1)})
 	return a
 }
 
@@ -158,14 +152,14 @@ const (
 	dueDigits = 19
 )
 
-// duePayload returns a payload of at least n bytes; [setDue] fills in the digits of the time.
-func duePayload(n int) []byte {
-	fixed := len(duePrefix) + dueDigits + len(`,"fill":}`)
-	return []byte(duePrefix + string(bytes.Repeat([]byte("1"), dueDigits)) + `,"fill":` + payload(n-fixed) + `}`)
+// dueFilling returns the part of a payload of at least n bytes after its time.
+func dueFilling(n int) string {
+	const around = `,"fill":}`
+	return `,"fill":` + payload(n-len(duePrefix)-dueDigits-len(around)) + `}`
 }
 
-func setDue(data []byte, due time.Time) {
-	strconv.AppendInt(data[len(duePrefix):len(duePrefix)], due.UnixNano(), 10)
+func duePayload(due time.Time, filling string) string {
+	return duePrefix + strconv.FormatInt(due.UnixNano(), 10) + filling
 }
 
 func readDue(data []byte) (due time.Time, ok bool) {
@@ -187,41 +181,33 @@ type process struct {
 }
 
 // startProcess starts a relay and returns once it listens. The caller calls stop, even after ctx has ended.
-func (e *env) startProcess(ctx context.Context, schema string, o order) (p *process, err error) {
+func (e *Env) startProcess(ctx context.Context, schema string, o order) (p *process, err error) {
 	if len(e.Relay) == 0 {
 		return nil, errors.New("the command line of the relay is missing")
 	}
-
-	o.URL, o.Schema = e.url, schema
+	o.URL = e.URL
+	o.Schema = schema
 	encoded, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
-
-	others := make(map[int]bool)
-	if e.DatabaseURL == "" {
-		before, err := e.relaySessions(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, pid := range before {
-			others[pid] = true
-		}
+	others, err := e.relaySessions(ctx)
+	if err != nil {
+		return nil, err
 	}
 
 	p = &process{cmd: exec.CommandContext(context.WithoutCancel(ctx), e.Relay[0], e.Relay[1:]...)}
 	p.cmd.Env = append(os.Environ(), EnvRelay+"="+string(encoded))
 	p.cmd.Stderr = os.Stderr
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+	p.stdin, err = p.cmd.StdinPipe()
+	if err != nil {
 		return nil, err
 	}
-
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
 	p.out = bufio.NewReader(stdout)
-
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the relay: %w", err)
 	}
@@ -233,24 +219,24 @@ func (e *env) startProcess(ctx context.Context, schema string, o order) (p *proc
 	if err == nil && line != readyWord+"\n" {
 		err = fmt.Errorf("it said %q", line)
 	}
-
-	if err == nil && e.DatabaseURL == "" {
+	if err == nil {
 		p.sessions, err = e.relaySessions(ctx)
-		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return others[pid] })
+		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return slices.Contains(others, pid) })
 	}
-
 	if err != nil {
 		_ = p.cmd.Process.Kill() // a relay that ended early has written the reason to stderr
 		_ = p.cmd.Wait()
 		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), context.Cause(ctx))
 	}
-
 	return p, nil
 }
 
-// relaySessions returns the server's processes that work for the relay.
-func (e *env) relaySessions(ctx context.Context) ([]int, error) {
-	rows, err := e.pool.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND application_name <> $1`, benchName)
+// relaySessions returns the processes of a private server that work for relays.
+func (e *Env) relaySessions(ctx context.Context) ([]int, error) {
+	if !e.Private() {
+		return nil, nil
+	}
+	rows, err := e.Pool.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND application_name <> $1`, benchName)
 	if err != nil {
 		return nil, err
 	}
@@ -266,8 +252,9 @@ func (p *process) stop() (a account, err error) {
 	if readErr == nil {
 		readErr = json.Unmarshal(line, &a)
 	}
-	if err = errors.Join(err, readErr, p.cmd.Wait()); err != nil {
-		return a, fmt.Errorf("the relay's process: %w", err)
+	err = errors.Join(err, readErr, p.cmd.Wait())
+	if err != nil {
+		err = fmt.Errorf("the relay's process: %w", err)
 	}
-	return a, nil
+	return a, err
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
 )
 
@@ -41,18 +42,35 @@ func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 	}
 }
 
+// StartRelay runs a relay, and returns once it listens. stop ends it when everything is settled.
+func StartRelay(ctx context.Context, relay *notifyd.Relay) (stop func() error, err error) {
+	r := start(ctx, relay.Run)
+	if err := r.ready(ctx, relay.Ready()); err != nil {
+		return nil, errors.Join(err, r.stop())
+	}
+	return r.stop, nil
+}
+
 // stop ends the task and returns when everything is settled.
 func (r *running) stop() error {
 	r.cancel()
 	return <-r.ended
 }
 
+// endedBy returns the error of a task, and none if the end of ctx is the reason.
+func endedBy(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // that is how a task ends
+	}
+	return err
+}
+
 // errEndedEarly is the error of a relay that ended before stop.
 var errEndedEarly = errors.New("the relay ended early")
 
-// together runs tasks concurrently, ends all of them with the first error, and returns
+// Together runs tasks concurrently, ends all of them with the first error, and returns
 // that error.
-func together(ctx context.Context, tasks ...func(context.Context) error) error {
+func Together(ctx context.Context, tasks ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
@@ -83,7 +101,7 @@ type sightings struct {
 	all        chan struct{}
 	n          int64
 	want       int64 // how many events are to be handled
-	holds      func(id int64) bool
+	held       int64 // the ids up to this one must not be handled
 
 	// last is the last event of each aggregate whose delivery has begun, by the aggregate's number; nil if order does not
 	// matter.
@@ -125,7 +143,7 @@ func (s *sightings) note(id int64) {
 	case id < 1 || id > s.n:
 		s.unknown.Add(1)
 		return
-	case s.holds != nil && s.holds(id):
+	case id <= s.held:
 		s.strays.Add(1)
 		return
 	}

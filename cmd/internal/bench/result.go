@@ -14,10 +14,12 @@ type Result struct {
 	// Faults is nil if a bench delivers nothing that can be counted.
 	Faults *Faults `json:"faults,omitempty"`
 
-	intro   []string // lines above the table
-	notes   []string // lines below the table
-	rows    []figure // in the order in which they were first set
-	upright bool     // the table has a row for each scenario, for benches with more scenarios than figures
+	// Upright makes the table have a row for each scenario, for benches with more scenarios than figures.
+	Upright bool `json:"-"`
+
+	intro []string // lines above the table
+	notes []string // lines below the table
+	rows  []figure // in the order in which they were first set
 }
 
 // Column has the figures of one scenario, by their names in the table.
@@ -46,8 +48,8 @@ type figure struct {
 // OK reports whether no event was lost or out of order. Duplicates are allowed, but unexpected in a run without faults.
 func (r *Result) OK() bool { return r.Faults == nil || r.Faults.Lost == 0 && r.Faults.OutOfOrder == 0 }
 
-// count adds faults to those of the bench.
-func (r *Result) count(more Faults) {
+// Count adds faults to those of the bench.
+func (r *Result) Count(more Faults) {
 	if r.Faults == nil {
 		r.Faults = &Faults{}
 	}
@@ -65,18 +67,18 @@ func (f Faults) String() string {
 	return fmt.Sprintf("lost=%d duplicates=%d out_of_order=%d", f.Lost, f.Duplicates, f.OutOfOrder)
 }
 
-// say adds a line above the table.
-func (r *Result) say(format string, args ...any) {
+// Say adds a line above the table.
+func (r *Result) Say(format string, args ...any) {
 	r.intro = append(r.intro, fmt.Sprintf(format, args...))
 }
 
-// note adds a line below the table.
-func (r *Result) note(format string, args ...any) {
+// Note adds a line below the table.
+func (r *Result) Note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// column returns the column of a scenario, which it adds if it is missing.
-func (r *Result) column(name string) *Column {
+// Column returns the column of a scenario, which it adds if it is missing.
+func (r *Result) Column(name string) *Column {
 	for _, c := range r.Columns {
 		if c.Name == name {
 			return c
@@ -87,8 +89,8 @@ func (r *Result) column(name string) *Column {
 	return c
 }
 
-// set sets a figure, rounded to a number of decimals.
-func (c *Column) set(name string, value float64, decimals int) {
+// Set sets a figure, rounded to a number of decimals.
+func (c *Column) Set(name string, value float64, decimals int) {
 	r := c.result
 	known := false
 	for _, row := range r.rows {
@@ -105,26 +107,35 @@ func (c *Column) relate(name, of string, base *Column) {
 	mine, isMeasured := c.Figures[of]
 	theirs, hasBase := base.Figures[of]
 	if isMeasured && hasBase {
-		c.set(name, ratio(mine, theirs), 3)
+		c.Set(name, Ratio(mine, theirs), 3)
 	}
 }
 
-// times sets percentiles in milliseconds.
-func (c *Column) times(name string, sorted []time.Duration, percentiles ...float64) {
+// percentiles sets percentiles in milliseconds.
+func (c *Column) percentiles(name string, sorted []time.Duration, percentiles ...float64) {
+	var values []time.Duration
 	for _, p := range percentiles {
+		values = append(values, Percentile(sorted, p))
+	}
+	c.times(name, values, percentiles...)
+}
+
+// times sets the values of percentiles in milliseconds.
+func (c *Column) times(name string, values []time.Duration, percentiles ...float64) {
+	for i, p := range percentiles {
 		label := fmt.Sprintf("%s, p%v, ms", name, 100*p)
 		if p == 1 {
 			label = name + ", max, ms"
 		}
-		c.set(label, milliseconds(percentile(sorted, p)), 3)
+		c.Set(label, milliseconds(values[i]), 3)
 	}
 }
 
 // faults sets a figure for each kind of fault.
 func (c *Column) faults(prefix string, f Faults) {
-	c.set(prefix+"lost", float64(f.Lost), 0)
-	c.set(prefix+"duplicates", float64(f.Duplicates), 0)
-	c.set(prefix+"out of order", float64(f.OutOfOrder), 0)
+	c.Set(prefix+"lost", float64(f.Lost), 0)
+	c.Set(prefix+"duplicates", float64(f.Duplicates), 0)
+	c.Set(prefix+"out of order", float64(f.OutOfOrder), 0)
 }
 
 // cell returns a figure for the table, and a dash if it was not measured.
@@ -146,7 +157,7 @@ func (r *Result) print(out io.Writer) {
 	if r.Faults != nil {
 		lines = append(lines, r.Faults.String())
 	}
-	_, _ = fmt.Fprintln(out, strings.Join(lines, "\n")) // as env.printf
+	_, _ = fmt.Fprintln(out, strings.Join(lines, "\n")) // as Env.Printf
 }
 
 // cells returns the table, with the names in the first row and the first column.
@@ -162,7 +173,7 @@ func (r *Result) cells() [][]string {
 		}
 		table = append(table, row)
 	}
-	if !r.upright {
+	if !r.Upright {
 		return table
 	}
 

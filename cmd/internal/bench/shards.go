@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
@@ -17,16 +18,35 @@ import (
 
 // Shards measures how the rate of one destination with a slow handler grows with the number of its shards and relays.
 type Shards struct {
-	// Events is the size of the backlog per relay. Payload is the size of an event's payload in bytes. Keys is the number
-	// of aggregates.
-	Events, Payload, Keys int
-	// Concurrency is the number of concurrent handler calls of a shard.
+	Events      int // of the backlog, per relay
 	Concurrency int
-	// HandlerTime is how long a call waits, or uses the CPU if Busy.
 	HandlerTime time.Duration
 	Busy        bool
-	// Relays are the numbers of relays to measure. The number of shards is the same. The first is 1.
-	Relays []int
+	Relays      []int
+}
+
+// shardsKeys is the number of aggregates of the events.
+const shardsKeys = 1000
+
+// Define implements [Experiment].
+func (x *Shards) Define(cmd *cobra.Command) {
+	cmd.Use = "shards"
+	cmd.Short = "Speed of one slow destination by its shards and relays"
+	cmd.Long = `shards delivers a backlog of a stream to one destination with a slow handler: by one
+relay with one shard, and by several relays with a shard for each, in turns, three
+times each. The time begins when all relays have their shard and have begun a call,
+and ends with the last delivery. The exit code is 1 if an event was lost, or came
+after a later one of its aggregate.
+
+The relays share one process and the CPU of this machine. With --busy the rate grows
+up to its number of cores, and one relay uses all of them unless --concurrency is 1.`
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.Events, "events", 20_000, "`number` of events in the backlog for each relay")
+	flags.IntVar(&x.Concurrency, "concurrency", 8, "`number` of calls of the handler at once, per shard")
+	flags.DurationVar(&x.HandlerTime, "handler-time", 5*time.Millisecond, "`time` that each call of the handler takes")
+	flags.BoolVar(&x.Busy, "busy", false, "use the CPU for that time instead of waiting")
+	flags.IntSliceVar(&x.Relays, "relays", []int{1, 2, 4}, "`numbers` of relays, and of shards, to measure; the first is 1")
 }
 
 // Check implements [Experiment].
@@ -42,7 +62,7 @@ func (x *Shards) Check() error {
 			return err
 		}
 	}
-	return atLeast(1, option{"events", x.Events}, option{"payload", x.Payload}, option{"keys", x.Keys}, option{"concurrency", x.Concurrency})
+	return atLeast(1, option{"events", x.Events}, option{"concurrency", x.Concurrency})
 }
 
 // upToShards returns an error for a number of shards that no destination can have.
@@ -59,8 +79,9 @@ type shards struct {
 	want *Shards
 }
 
-func (x *Shards) run(ctx context.Context, e *env) (*Result, error) {
-	b := &shards{drain: drain{env: e}, want: x}
+// Run implements [Experiment].
+func (x *Shards) Run(ctx context.Context, e *Env) (*Result, error) {
+	b := &shards{drain: drain{Env: e}, want: x}
 	took, err := inTurns(ctx, leastRounds, x.Relays, b.round)
 	if err != nil {
 		return nil, err
@@ -71,42 +92,58 @@ func (x *Shards) run(ctx context.Context, e *env) (*Result, error) {
 		how = "uses the CPU"
 	}
 	r := &Result{}
-	r.say("%s events of %d B of %s aggregates for each relay, to one destination whose handler %s for %s; %d calls at once per shard",
-		number(float64(x.Events)), x.Payload, number(float64(x.Keys)), how, x.HandlerTime, x.Concurrency)
-	r.say("relays in one process, with a shard each; medians of %d rounds, in turns", leastRounds)
+	r.Say("%s events of %d B of %s aggregates for each relay, to one destination whose handler %s for %s; %d calls at once per shard",
+		number(float64(x.Events)), payloadBytes, number(shardsKeys), how, x.HandlerTime, x.Concurrency)
+	r.Say("relays in one process, with a shard each; medians of %d rounds, in turns", leastRounds)
 	for i, n := range x.Relays {
 		name := "1 relay"
 		if n > 1 {
 			name = fmt.Sprintf("%d relays", n)
 		}
-		c := r.column(name)
+		c := r.Column(name)
 		m := middle(took[i])
 		b.fill(c, m, n*x.Events)
 		c.relate("ratio to 1 relay", eventsPerSecond, r.Columns[0])
-		r.count(m.Faults)
-		r.note("%s, seconds of the rounds: %s", name, seconds(took[i]))
+		r.Count(m.Faults)
+		r.Note("%s, seconds of the rounds: %s", name, seconds(took[i]))
 	}
 	return r, nil
 }
 
 // round delivers a backlog by n relays, in a new schema.
 func (b *shards) round(ctx context.Context, n int) (result drained, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%d relays: %w", n, err)
-		}
-	}()
-	l := load{mode: outboxsql.ModeStream, events: n * b.want.Events, payload: b.want.Payload, keys: b.want.Keys, routes: 1, shards: n}
+	name := fmt.Sprintf("%d relays", n)
+	l := load{mode: outboxsql.ModeStream, events: n * b.want.Events, payload: payloadBytes, keys: shardsKeys, routes: 1, shards: n}
 	schema, err := b.tables(ctx, fmt.Sprintf("shards_%d", n), l)
 	if err != nil {
 		return result, err
 	}
-	g := &relayGroup{bench: b, seen: l.sightings(), calls: make([]firstCall, n), released: make(chan struct{})}
-	defer func() { err = errors.Join(err, g.stop()) }()
-	if err := g.start(ctx, schema, l); err != nil {
-		return result, err
+	g := &relayGroup{shards: b, schema: schema, seen: l.sightings(), released: make(chan struct{})}
+	defer func() {
+		for _, pool := range g.pools {
+			pool.Close()
+		}
+	}()
+	for range n {
+		if err := g.add(ctx, n); err != nil {
+			return result, fmt.Errorf("%s: %w", name, err)
+		}
 	}
-	result, err = b.meter(ctx, fmt.Sprintf("%d relays", n), schema, l, g.deliver)
+	r := start(ctx, func(ctx context.Context) error { return Together(ctx, g.runs...) })
+	stop := sync.OnceValue(r.stop)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := g.await(ctx, r, l); err != nil {
+		return result, fmt.Errorf("%s: %w", name, err)
+	}
+
+	result, err = b.metered(ctx, name, schema, l, func(ctx context.Context, _ string, _ load) (result drained, err error) {
+		g.began = time.Now()
+		close(g.released)
+		err = errors.Join(g.seen.wait(ctx, r.ended), stop()) // so that everything is settled
+		result.Faults = g.seen.faults()
+		result.took = g.last
+		return result, err
+	})
 	if err != nil {
 		return result, err
 	}
@@ -118,66 +155,86 @@ func (b *shards) round(ctx context.Context, n int) (result drained, err error) {
 	return result, b.drop(ctx, schema)
 }
 
-// relayGroup has the relays of a round, each with a pool. Calls of the handler wait until released is closed.
+// relayGroup has the relays of a round. Calls of the handler wait until released is closed.
 type relayGroup struct {
-	bench    *shards
+	*shards
+	schema   string
 	seen     *sightings
-	calls    []firstCall // by relay
 	released chan struct{}
 	began    time.Time // when released was closed
 
 	mu   sync.Mutex
 	last time.Duration // the last delivery, since the release
 
-	pools   []*pgxpool.Pool
-	running *running // nil once stopped
+	// By relay: the task, the channel that is closed when it listens, and the one that its first call closes.
+	runs         []func(context.Context) error
+	ready, begun []<-chan struct{}
+	pools        []*pgxpool.Pool
 }
 
-// firstCall is the first call of a relay's handler.
-type firstCall struct {
-	once  sync.Once
-	begun chan struct{} // closed by the call
-}
-
-// start starts the relays, waits until each has its shard, inserts the backlog, and waits
-// until each relay has begun a call.
-func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
-	b := g.bench
-	var relays []*notifyd.Relay
-	var runs []func(context.Context) error
-	for i := range g.calls {
-		g.calls[i].begun = make(chan struct{})
-		pool, err := pgxpool.New(ctx, b.url)
-		if err != nil {
-			return err
-		}
-		g.pools = append(g.pools, pool)
-		relay, err := notifyd.New(pool, notifyd.Config{Schema: schema, Logger: b.Log})
-		if err != nil {
-			return err
-		}
-		err = relay.Handle("*", notifyd.Destination{Name: shardsName, Handler: g.handler(i), Lane: delivery.Lane{Concurrency: b.want.Concurrency, Shards: l.shards}})
-		if err != nil {
-			return err
-		}
-		relays, runs = append(relays, relay), append(runs, relay.Run)
+// add adds a relay with its own pool.
+func (g *relayGroup) add(ctx context.Context, shardCount int) error {
+	pool, err := pgxpool.New(ctx, g.URL)
+	if err != nil {
+		return err
 	}
-	g.running = start(ctx, func(ctx context.Context) error { return together(ctx, runs...) })
-	for _, relay := range relays {
-		if err := g.running.ready(ctx, relay.Ready()); err != nil {
+	g.pools = append(g.pools, pool)
+	relay, err := notifyd.New(pool, notifyd.Config{Schema: g.schema, Logger: g.Log})
+	if err != nil {
+		return err
+	}
+	begun := make(chan struct{})
+	first := sync.OnceFunc(func() { close(begun) })
+	slow := delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
+		first()
+		select {
+		case <-g.released:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		return g.work(ctx)
+	})
+	g.runs = append(g.runs, relay.Run)
+	g.ready = append(g.ready, relay.Ready())
+	g.begun = append(g.begun, begun)
+	lane := delivery.Lane{Concurrency: g.want.Concurrency, Shards: shardCount}
+	return relay.Handle("*", notifyd.Destination{Name: shardsName, Handler: noting(slow, g.seen), Lane: lane})
+}
+
+// work is one call of the handler.
+func (g *relayGroup) work(ctx context.Context) error {
+	if g.want.Busy {
+		burn(g.want.HandlerTime)
+	} else if err := pause(ctx, g.want.HandlerTime); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = max(g.last, time.Since(g.began))
+	return nil
+}
+
+// await waits until each relay has its shard, inserts the backlog, and waits until each relay has begun a call.
+func (g *relayGroup) await(ctx context.Context, r *running, l load) error {
+	for _, ready := range g.ready {
+		if err := r.ready(ctx, ready); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errNoShard)
 	defer cancel()
-	if err := g.held(ctx, schema); err != nil {
+	for owners := 0; owners < len(g.runs); {
+		err := g.Pool.QueryRow(ctx, `SELECT count(DISTINCT p.owner) FROM `+in(g.schema, "outbox_positions")+` AS p
+			JOIN `+in(g.schema, "outbox_members")+` AS m ON m.owner = p.owner, pg_sleep(0.02) WHERE p.destination = $1`, shardsName).Scan(&owners)
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+	if err := g.insert(ctx, g.schema, l); err != nil {
 		return err
 	}
-	if err := b.insert(ctx, schema, l); err != nil {
-		return err
-	}
-	for i := range g.calls {
-		if err := g.running.ready(ctx, g.calls[i].begun); err != nil {
+	for _, begun := range g.begun {
+		if err := r.ready(ctx, begun); err != nil {
 			return err
 		}
 	}
@@ -188,69 +245,4 @@ func (g *relayGroup) start(ctx context.Context, schema string, l load) error {
 const shardsName = "slow"
 
 // errNoShard is the error if the relays do not share the shards evenly, or a shard gets no event.
-var errNoShard = errors.New("a relay has no shard, or no event: measure more aggregates")
-
-// held waits until each relay has one shard.
-func (g *relayGroup) held(ctx context.Context, schema string) error {
-	for owners := 0; owners < len(g.calls); {
-		err := g.bench.pool.QueryRow(ctx, `SELECT count(DISTINCT p.owner) FROM `+in(schema, "outbox_positions")+` AS p
-			JOIN `+in(schema, "outbox_members")+` AS m ON m.owner = p.owner, pg_sleep(0.02) WHERE p.destination = $1`, shardsName).Scan(&owners)
-		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
-	return nil
-}
-
-// handler returns the slow handler of the i-th relay.
-func (g *relayGroup) handler(i int) delivery.Handler {
-	work := g.bench.work()
-	first := &g.calls[i]
-	return noting(delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
-		first.once.Do(func() { close(first.begun) })
-		select {
-		case <-g.released:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if err := work(ctx); err != nil {
-			return err
-		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.last = max(g.last, time.Since(g.began))
-		return nil
-	}), g.seen)
-}
-
-// work returns the work of one call of the handler.
-func (b *shards) work() func(context.Context) error {
-	if b.want.Busy {
-		return func(context.Context) error { burn(b.want.HandlerTime); return nil }
-	}
-	return func(ctx context.Context) error { return sleepTimer(ctx, b.want.HandlerTime) }
-}
-
-// deliver releases the calls, waits for all deliveries, and stops the relays, so that
-// everything is settled.
-func (g *relayGroup) deliver(ctx context.Context, _ string, _ load) (result drained, err error) {
-	g.began = time.Now()
-	close(g.released)
-	err = errors.Join(g.seen.wait(ctx, g.running.ended), g.stop())
-	result.Faults = g.seen.faults()
-	result.took = g.last // all calls have returned
-	return result, err
-}
-
-// stop stops the relays, at most once, and closes their pools.
-func (g *relayGroup) stop() (err error) {
-	if g.running != nil {
-		err = g.running.stop()
-		g.running = nil
-	}
-	for _, pool := range g.pools {
-		pool.Close()
-	}
-	g.pools = nil
-	return err
-}
+var errNoShard = errors.New("a relay has no shard, or no event: measure more events")

@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 
 	"github.com/notifyd/notifyd"
@@ -43,24 +41,24 @@ func sinks() map[string]func(context.Context, *Drain) (*place, error) {
 	}
 }
 
-// Sinks returns the words for [Drain.To].
-func Sinks() []string { return slices.Sorted(maps.Keys(sinks())) }
-
 // openNoop opens a place whose handler does nothing.
 func openNoop(context.Context, *Drain) (*place, error) {
 	return &place{
 		note:     "a Go function that does nothing",
-		handlers: []delivery.Handler{delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })},
+		handlers: []delivery.Handler{delivery.HandlerFunc(doNothing)},
 		close:    func(context.Context) error { return nil },
 	}, nil
 }
 
+func doNothing(context.Context, *delivery.Event) error { return nil }
+
 // openSink opens the place of a drain.
 func (d *drain) openSink(ctx context.Context) (err error) {
-	if d.place, err = sinks()[d.want.To](ctx, d.want); err != nil {
+	d.place, err = sinks()[d.want.To](ctx, d.want)
+	if err != nil {
 		return fmt.Errorf("drain to %s: %w", d.want.To, err)
 	}
-	d.cleanup = append(d.cleanup, d.place.close)
+	d.Cleanup(d.place.close)
 	return nil
 }
 
@@ -72,9 +70,11 @@ func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
 // register adds the destinations to the relay, and records their deliveries.
 func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error {
-	handlers, lane := d.place.handlers, d.place.lane
+	handlers := d.place.handlers
+	lane := d.place.lane
 	if l.exact {
-		handlers, lane = d.place.exact, d.place.exactly
+		handlers = d.place.exact
+		lane = d.place.exactly
 	}
 	if d.want.Total {
 		lane.Order = delivery.OrderTotal
@@ -96,7 +96,11 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 			return err
 		}
 	}
-	return nil
+	if l.urgent == 0 {
+		return nil
+	}
+	h := noting(delivery.HandlerFunc(doNothing), seen[0])
+	return relay.Handle(urgentType, notifyd.Destination{Name: urgentType, Handler: h, Lane: delivery.Lane{Priority: l.priority}})
 }
 
 // noting returns h with its deliveries recorded in seen.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -17,25 +17,21 @@ import (
 	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
 )
 
-const (
-	// rabbitPrefetch is how many unacknowledged messages a reader may have.
-	rabbitPrefetch = 1000
-)
+// rabbitPrefetch is how many unacknowledged messages a reader may have.
+const rabbitPrefetch = 1000
 
 // rabbitSink has one durable queue.
 type rabbitSink struct {
 	server *rabbitserver.Server // nil for the broker of --amqp-url
 	url    string
 	queue  string
-	kind   string
 	reader *rabbitReader // nil without --consume
 }
 
 func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
-	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
-	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane()}
+	s := &rabbitSink{url: o.AMQPURL, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
+	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane(), note: "RabbitMQ, a durable classic queue, confirmed persistent messages"}
 	p.lane.Batch = cmp.Or(o.SinkBatch, p.lane.Batch)
-	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {
 		server, err := rabbitserver.Start(ctx, rabbitserver.Config{})
 		if errors.Is(err, privateserver.ErrNotFound) {
@@ -44,12 +40,14 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.server, s.url, p.pid = server, server.URL(""), server.PID()
+		s.server = server
+		s.url = server.URL("")
+		p.pid = server.PID()
 		p.note = "a private " + p.note
 	}
 	h, err := rabbitmq.New(rabbitmq.Config{
 		URL: handlers.NewSecret(s.url), RoutingKey: s.queue,
-		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: map[string]any{amqp.QueueTypeArg: o.QueueType}}}},
+		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: queueArguments()}}},
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.close(ctx))
@@ -58,7 +56,8 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
 	if o.Consume {
 		p.note += ", with a consumer"
-		if s.reader, err = s.consume(o.Events); err != nil {
+		s.reader, err = s.consume(o.Events)
+		if err != nil {
 			return nil, errors.Join(err, p.close(ctx))
 		}
 		p.arrived = s.reader.arrived
@@ -76,30 +75,19 @@ func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
 	return r.arrived(ctx, note)
 }
 
-// messageID returns the event's id, or 0 for a message of another writer.
-func messageID(d amqp.Delivery) int64 {
-	id, err := strconv.ParseInt(d.MessageId, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return id
-}
+func queueArguments() map[string]any { return map[string]any{amqp.QueueTypeArg: "classic"} }
 
-// with calls f with a channel on a new connection.
-func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
+// dial connects. The library's error about a URL repeats it, with its password.
+func (s *rabbitSink) dial() (*amqp.Connection, *amqp.Channel, error) {
 	conn, err := amqp.Dial(s.url)
 	if err != nil {
-		// The library's error about a URL repeats it, with its password.
-		if _, ok := errors.AsType[*amqp.Error](err); !ok {
-			err = errors.New("cannot connect")
-		}
-		return fmt.Errorf("read from RabbitMQ: %w", err)
+		return nil, nil, errors.New("read from RabbitMQ: cannot connect")
 	}
 	ch, err := conn.Channel()
-	if err == nil {
-		err = f(ch)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
 	}
-	return errors.Join(err, conn.Close())
+	return conn, ch, nil
 }
 
 // close removes the queue or the private server.
@@ -110,24 +98,82 @@ func (s *rabbitSink) close(ctx context.Context) error {
 	if s.server != nil {
 		return s.server.Stop(ctx)
 	}
-	return s.with(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDelete(s.queue, false, false, false)
+	conn, ch, err := s.dial()
+	if err != nil {
 		return err
-	})
+	}
+	_, err = ch.QueueDelete(s.queue, false, false, false)
+	return errors.Join(err, conn.Close())
 }
 
 // consume starts a consumer that reads a number of events from the queue; 0 means all events that the queue has now. It
 // declares the queue if the handler has not.
 func (s *rabbitSink) consume(events int) (*rabbitReader, error) {
-	conn, err := amqp.Dial(s.url)
+	conn, ch, err := s.dial()
 	if err != nil {
-		return nil, fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
+		return nil, err
 	}
-	r := &rabbitReader{conn: conn, all: events, done: make(chan struct{}), came: make(chan struct{}, 1)}
-	got, err := r.begin(s)
-	if err != nil {
+	isRemoving := events == 0 // the broker removes each message as it sends it, so that none returns to the queue
+	q, err := ch.QueueDeclare(s.queue, true, false, false, false, queueArguments())
+	if err == nil {
+		err = ch.Qos(rabbitPrefetch, 0, false)
+	}
+	if events == 0 {
+		events = q.Messages
+	}
+	got, consumeErr := ch.Consume(s.queue, "", isRemoving, false, false, false, nil)
+	if err := errors.Join(err, consumeErr); err != nil {
 		return nil, errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
 	}
-	go r.read(got)
+	r := &rabbitReader{conn: conn, all: events, ids: make(chan int64, events)}
+	go r.read(got, isRemoving)
 	return r, nil
+}
+
+// rabbitReader reads a queue as a consumer does.
+type rabbitReader struct {
+	conn *amqp.Connection
+	all  int // events to read
+	ids  chan int64
+}
+
+// read ends when the connection ends; close waits for it.
+func (r *rabbitReader) read(got <-chan amqp.Delivery, isRemoving bool) {
+	defer close(r.ids)
+	n := 0
+	for d := range got {
+		n++
+		if !isRemoving && n%(rabbitPrefetch/2) == 0 {
+			_ = d.Ack(true) // the last messages may stay unacknowledged, and an error ends the connection
+		}
+		r.ids <- number64(d.MessageId)
+	}
+}
+
+// arrived calls note with the ids since the last call. It returns when they are all events of a drain, or when no more
+// arrive: missing events are counted.
+func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
+	timer := time.NewTimer(readWithin)
+	defer timer.Stop()
+	for range r.all {
+		timer.Reset(readWithin)
+		select {
+		case id, ok := <-r.ids:
+			if !ok {
+				return errors.New("the broker has closed the connection")
+			}
+			note(id)
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (r *rabbitReader) close() {
+	_ = r.conn.Close() // nothing depends on it
+	for range r.ids {
+	}
 }

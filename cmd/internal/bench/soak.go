@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -15,11 +16,23 @@ import (
 // Soak writes events at a fixed rate for a while. It measures their latency, the growth of the table, and the CPU time of
 // the relay. The latency begins when an event is due to be written, and includes the writer, the commit and the relay.
 type Soak struct {
-	// Rate is how many transactions begin per second, during Seconds.
-	Rate    int
-	Seconds int
-	// Mode of the table. With [ModeBoth] the stream is measured after the queue.
-	Mode Mode
+	Rate, Seconds int
+	Mode          Mode
+}
+
+// Define implements [Experiment].
+func (x *Soak) Define(cmd *cobra.Command) {
+	cmd.Use = "soak"
+	cmd.Short = "Latency, table size and CPU time over a while at a fixed rate"
+	cmd.Long = `soak writes events at a fixed rate, each in a separate transaction. It measures
+the time from the moment at which an event was due to be written to the call of
+the handler, dead tuples, the size of the table, and the CPU time of the relay.
+The exit code is 1 if an event was lost.`
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.Rate, "rate", 5000, "transactions per `second`")
+	flags.IntVar(&x.Seconds, "seconds", 60, "`seconds` to write for")
+	addMode(flags, &x.Mode)
 }
 
 // Check implements [Experiment].
@@ -30,16 +43,12 @@ func (x *Soak) Check() error {
 // dueToHandler is the time that [Soak] and [Takeover] measure.
 const dueToHandler = "due to be written -> handler"
 
-const (
-	// sampleEvery is the interval of samples.
-	sampleEvery = time.Second
-	// soakWriters is the number of writers: at 5,000/s a commit may take 6 ms.
-	soakWriters = 32
-)
+// soakWriters is the number of writers: at 5,000/s a commit may take 6 ms.
+const soakWriters = 32
 
 // soak writes at a fixed rate into one table.
 type soak struct {
-	*env
+	*Env
 	want    *Soak
 	schema  string
 	written atomic.Int64
@@ -47,11 +56,12 @@ type soak struct {
 	bytes   int64 // the size of the table in the last sample, with indexes
 }
 
-func (x *Soak) run(ctx context.Context, e *env) (*Result, error) {
+// Run implements [Experiment].
+func (x *Soak) Run(ctx context.Context, e *Env) (*Result, error) {
 	r := &Result{}
-	r.say("events of %d B at %s/s, one per transaction, %d writers; the relay in a process of its own", payloadBytes, number(float64(x.Rate)), soakWriters)
+	r.Say("events of %d B at %s/s, one per transaction, %d writers; the relay in a process of its own", payloadBytes, number(float64(x.Rate)), soakWriters)
 	for _, mode := range x.Mode.tables() {
-		s := &soak{env: e, want: x}
+		s := &soak{Env: e, want: x}
 		if err := s.measure(ctx, mode, r); err != nil {
 			return nil, err
 		}
@@ -60,7 +70,8 @@ func (x *Soak) run(ctx context.Context, e *env) (*Result, error) {
 }
 
 func (s *soak) measure(ctx context.Context, mode outboxsql.Mode, r *Result) (err error) {
-	if s.schema, err = s.migrateTo(ctx, "soak_"+string(mode), outboxsql.NotifyAuto, mode); err != nil {
+	s.schema, err = s.migrate(ctx, "soak_"+string(mode), outboxsql.NotifyAuto, mode)
+	if err != nil {
 		return err
 	}
 	events := s.want.Rate * s.want.Seconds
@@ -68,69 +79,44 @@ func (s *soak) measure(ctx context.Context, mode outboxsql.Mode, r *Result) (err
 	if err != nil {
 		return err
 	}
-	var sum account
-	stopped := false
-	stop := func() (err error) {
-		if !stopped {
-			stopped = true
-			sum, err = relay.stop()
-		}
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
 
-	before, _ := cpuOf(relay.sessions)
+	before := cpuOf(relay.sessions...)
 	took, err := s.write(ctx, events)
-	if err != nil {
+	if err == nil {
+		err = s.drained(ctx, s.schema, mode)
+		if ctx.Err() == nil {
+			err = nil // events that are left count as lost
+		}
+	}
+	sessions := cpuOf(relay.sessions...) - before
+	if err == nil {
+		err = s.look(ctx)
+	}
+	sum, stopErr := relay.stop()
+	if err := errors.Join(err, stopErr); err != nil {
 		return err
 	}
-	if err := s.drained(ctx, s.schema, mode); err != nil && ctx.Err() != nil {
-		return err // otherwise the rest is counted as lost
-	}
-	sessions, _ := cpuOf(relay.sessions)
-	if err := s.look(ctx); err != nil {
-		return err
-	}
-	if err := stop(); err != nil {
-		return err
-	}
-	s.report(r, r.column(string(mode)), sum, took, sessions-before)
+	s.report(r, r.Column(string(mode)), sum, took, sessions)
 	return nil
 }
 
 // write follows the schedule and samples the table meanwhile.
 func (s *soak) write(ctx context.Context, events int) (took time.Duration, err error) {
-	conns, err := s.connectMany(ctx, soakWriters, func(c *pgx.Conn) error {
-		return prepare(ctx, c, map[string]string{"insert": insertSQL(s.schema)})
-	})
-	if err != nil {
-		return 0, fmt.Errorf("connect the writers: %w", err)
-	}
-	defer closeAll(ctx, conns)
-	sleep, closeSleep, err := newSleeper()
+	statement := insertSQL(s.schema)
+	w, err := s.connectWriters(ctx, soakWriters, statement)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = closeSleep() }() // a timer has nothing to flush
+	defer w.close(ctx)
 
 	plan := schedule{time.Now(), events, steadily(s.want.Rate)}
-	due := make(chan int, s.want.Rate) // one second's events; later ones are measured as late all the same
+	filling := dueFilling(payloadBytes)
 	sampling := start(ctx, s.sample)
-	tasks := []func(context.Context) error{func(ctx context.Context) error { return pace(ctx, plan, due, sleep) }}
-	for _, conn := range conns {
-		tasks = append(tasks, func(ctx context.Context) error {
-			data := duePayload(payloadBytes)
-			for i := range due {
-				setDue(data, plan.due(i))
-				if res := conn.PgConn().ExecPrepared(ctx, "insert", [][]byte{data}, inBinary(), nil).Read(); res.Err != nil {
-					return fmt.Errorf("write an event: %w", res.Err)
-				}
-				s.written.Add(1)
-			}
-			return nil
-		})
-	}
-	err = together(ctx, tasks...)
+	err = w.onSchedule(ctx, plan, func(ctx context.Context, i int, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, statement, duePayload(plan.due(i), filling))
+		s.written.Add(1)
+		return err
+	})
 	took = time.Since(plan.start)
 	return took, errors.Join(err, sampling.stop())
 }
@@ -138,7 +124,7 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 // sample samples the table every second until ctx ends.
 func (s *soak) sample(ctx context.Context) error {
 	for {
-		if sleepTimer(ctx, sampleEvery) != nil {
+		if pause(ctx, time.Second) != nil {
 			return nil //nolint:nilerr // that is how it ends
 		}
 		if err := s.look(ctx); err != nil && ctx.Err() == nil {
@@ -150,7 +136,7 @@ func (s *soak) sample(ctx context.Context) error {
 // look takes one sample.
 func (s *soak) look(ctx context.Context) error {
 	var dead int64
-	err := s.pool.QueryRow(ctx, `SELECT n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables WHERE relid = $1::regclass`,
+	err := s.Pool.QueryRow(ctx, `SELECT n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables WHERE relid = $1::regclass`,
 		table(s.schema)).Scan(&dead, &s.bytes)
 	if err != nil {
 		return fmt.Errorf("look at the table: %w", err)
@@ -161,16 +147,14 @@ func (s *soak) look(ctx context.Context) error {
 
 func (s *soak) report(r *Result, c *Column, sum account, took, sessions time.Duration) {
 	written := float64(s.written.Load())
-	c.set("events", written, 0)
-	c.set("events per second", written/took.Seconds(), 0)
-	for _, p := range sum.Percentiles {
-		c.set(dueToHandler+", "+p.Name+", ms", milliseconds(p.Time), 3)
-	}
-	c.set("CPU of the relay's process, us/event", perEvent(sum.CPU, written), 2)
+	c.Set("events", written, 0)
+	c.Set("events per second", written/took.Seconds(), 0)
+	c.times(dueToHandler, sum.Times, soakPercentiles()...)
+	c.Set("CPU of the relay's process, us/event", perEvent(sum.CPU, written), 2)
 	if sessions > 0 {
-		c.set("CPU of its sessions in PostgreSQL, us/event", perEvent(sessions, written), 2)
+		c.Set("CPU of its sessions in PostgreSQL, us/event", perEvent(sessions, written), 2)
 	}
-	c.set("dead tuples, at most", float64(s.dead), 0)
-	c.set("table, bytes/event", float64(s.bytes)/written, 0)
-	r.count(Faults{Lost: sum.Lost, Duplicates: sum.Duplicates})
+	c.Set("dead tuples, at most", float64(s.dead), 0)
+	c.Set("table, bytes/event", float64(s.bytes)/written, 0)
+	r.Count(sum.Faults)
 }

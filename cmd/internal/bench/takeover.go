@@ -5,11 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -18,10 +17,23 @@ import (
 // other relay, and counts repeated deliveries.
 type Takeover struct {
 	// Rate is how many transactions begin per second, during Seconds. In the middle of the run a relay is killed.
-	Rate    int
-	Seconds int
-	// Mode of the table. With [ModeBoth] the stream is measured after the queue.
-	Mode Mode
+	Rate, Seconds int
+	Mode          Mode
+}
+
+// Define implements [Experiment].
+func (x *Takeover) Define(cmd *cobra.Command) {
+	cmd.Use = "takeover"
+	cmd.Short = "How long events wait when a relay is killed"
+	cmd.Long = `takeover writes events at a fixed rate, each in a separate transaction, for two
+relays, and in the middle kills the one that delivered last, with SIGKILL. It measures
+the longest time from the moment at which an event was due to be written to the call
+of the handler, and counts repeats. The exit code is 1 if an event was lost.`
+
+	flags := cmd.Flags()
+	flags.IntVar(&x.Rate, "rate", 2000, "transactions per `second`")
+	flags.IntVar(&x.Seconds, "seconds", 10, "`seconds` to write for")
+	addMode(flags, &x.Mode)
 }
 
 // Check implements [Experiment].
@@ -29,21 +41,22 @@ func (x *Takeover) Check() error {
 	return atLeast(1, option{"rate", x.Rate}, option{"seconds", x.Seconds})
 }
 
-func (x *Takeover) run(ctx context.Context, e *env) (*Result, error) {
+// Run implements [Experiment].
+func (x *Takeover) Run(ctx context.Context, e *Env) (*Result, error) {
 	r := &Result{}
-	r.say("events at %s/s, one of two relays killed", number(float64(x.Rate)))
+	r.Say("events at %s/s, one of two relays killed", number(float64(x.Rate)))
 	for _, mode := range x.Mode.tables() {
-		t := &takeover{env: e, want: x}
+		t := &takeover{Env: e, want: x}
 		if err := t.measure(ctx, mode); err != nil {
 			return nil, err
 		}
-		t.report(r, r.column(string(mode)))
+		t.report(r, r.Column(string(mode)))
 	}
 	return r, nil
 }
 
 type takeover struct {
-	*env
+	*Env
 	want   *Takeover
 	seen   *sightings
 	relays [2]*process
@@ -57,7 +70,7 @@ type takeover struct {
 }
 
 func (t *takeover) measure(ctx context.Context, mode outboxsql.Mode) (err error) {
-	schema, err := t.migrateTo(ctx, "takeover_"+string(mode), outboxsql.NotifyAuto, mode)
+	schema, err := t.migrate(ctx, "takeover_"+string(mode), outboxsql.NotifyAuto, mode)
 	if err != nil {
 		return err
 	}
@@ -65,14 +78,15 @@ func (t *takeover) measure(ctx context.Context, mode outboxsql.Mode) (err error)
 	t.seen = newSightings(events)
 	defer func() { err = errors.Join(err, t.end()) }()
 	for i := range t.relays {
-		if t.relays[i], err = t.startProcess(ctx, schema, order{Report: true}); err != nil {
+		t.relays[i], err = t.startProcess(ctx, schema, order{Report: true})
+		if err != nil {
 			return err
 		}
 		t.heard.Go(func() { t.hear(i, t.relays[i].out) })
 	}
 
-	writer := &soak{env: t.env, want: &Soak{Rate: t.want.Rate}, schema: schema}
-	err = together(ctx, t.kill, func(ctx context.Context) error {
+	writer := &soak{Env: t.Env, want: &Soak{Rate: t.want.Rate}, schema: schema}
+	err = Together(ctx, t.kill, func(ctx context.Context) error {
 		_, err := writer.write(ctx, events)
 		return err
 	})
@@ -84,7 +98,7 @@ func (t *takeover) measure(ctx context.Context, mode outboxsql.Mode) (err error)
 
 // kill kills the relay that delivered last, in the middle of the run.
 func (t *takeover) kill(ctx context.Context) error {
-	if err := sleepTimer(ctx, time.Duration(t.want.Seconds)*time.Second/2); err != nil {
+	if err := pause(ctx, time.Duration(t.want.Seconds)*time.Second/2); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -101,8 +115,9 @@ func (t *takeover) hear(relay int, out *bufio.Reader) {
 		if err != nil {
 			return // an incomplete line does not count
 		}
-		id, late, ok := parseTold(line)
-		if !ok {
+		var id int64
+		var late time.Duration
+		if _, err := fmt.Sscanf(line, deliveryLine, &id, &late); err != nil {
 			continue // not a delivery: the account at the end
 		}
 		t.mu.Lock()
@@ -114,19 +129,6 @@ func (t *takeover) hear(relay int, out *bufio.Reader) {
 		}
 		t.mu.Unlock()
 	}
-}
-
-// writeDelivery writes the line for a delivery: the event's id, and its lateness.
-func writeDelivery(out io.Writer, id int64, late time.Duration) error {
-	_, err := fmt.Fprintf(out, "%d %d\n", id, late)
-	return err
-}
-
-func parseTold(line string) (id int64, late time.Duration, ok bool) {
-	first, second, found := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-	id, err := strconv.ParseInt(first, 10, 64)
-	ns, lateErr := strconv.ParseInt(second, 10, 64)
-	return id, time.Duration(ns), found && err == nil && lateErr == nil
 }
 
 // end ends the remaining relays.
@@ -141,7 +143,8 @@ func (t *takeover) end() (err error) {
 		if r == nil {
 			continue
 		}
-		if waitErr := r.cmd.Wait(); i != t.victim || t.killed.IsZero() { // the other one was killed
+		waitErr := r.cmd.Wait()
+		if i != t.victim || t.killed.IsZero() { // the other one was killed
 			err = errors.Join(err, waitErr)
 		}
 	}
@@ -150,8 +153,8 @@ func (t *takeover) end() (err error) {
 
 func (t *takeover) report(r *Result, c *Column) {
 	faults := Faults{Lost: t.seen.missing(), Duplicates: t.seen.duplicates.Load()}
-	c.set("events", float64(t.seen.n), 0)
-	c.set("longest after the kill, ms", milliseconds(t.longest), 0)
-	c.set("delivered again", float64(faults.Duplicates), 0)
-	r.count(faults)
+	c.Set("events", float64(t.seen.n), 0)
+	c.Set("longest after the kill, ms", milliseconds(t.longest), 0)
+	c.Set("delivered again", float64(faults.Duplicates), 0)
+	r.Count(faults)
 }

@@ -1,9 +1,0 @@
-package variants
-
-import (
-	"testing"
-
-	"github.com/notifyd/notifyd/internal/lab/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }
