@@ -658,9 +658,6 @@ func (p *pauses) follow(ctx context.Context) {
 	}
 }
 
-// wordDeliveries is the notification of changed stored deliveries.
-const wordDeliveries = "deliveries"
-
 // clockWatch notices that the clock of the database was set back, and corrects the stored deliveries, which would otherwise
 // wait until the clock has caught up. One goroutine uses it.
 type clockWatch struct {
@@ -700,7 +697,7 @@ func (w *clockWatch) look(ctx context.Context, now store.ClockReading) error {
 		w.relay.log.WarnContext(ctx, "deliveries waited for the clock of the database", "deliveries", n)
 	}
 	if n > 0 || isStep {
-		(*w.relay.engine.Load()).Payload(wordDeliveries)
+		(*w.relay.engine.Load()).Payload(pgschema.WordDeliveries)
 	}
 
 	return err

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/modelock"
@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/stream"
-	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -27,8 +26,7 @@ import (
 // prepare waits for the database, checks the schema and creates the engine.
 func (r *Relay) prepare(ctx context.Context) error {
 	const start = "start of the relay"
-	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
-		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+	pauses := backoff.Reconnects()
 
 	for ctx.Err() == nil {
 		t, err := r.checkSchema(ctx)
@@ -56,7 +54,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 			store.Report(r.dispatcher, start, err)
 		}
 
-		sleep.For(ctx, pause.NextBackOff())
+		sleep.For(ctx, pauses.Next())
 	}
 
 	return nil
@@ -419,7 +417,7 @@ func (h hints) Payload(word string, from uint32) bool {
 	if e == nil {
 		return false
 	}
-	if word == listener.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
+	if word == pgschema.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
 		return true
 	}
 

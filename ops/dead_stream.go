@@ -13,10 +13,6 @@ import (
 // lower half is the oid of outbox_mode.
 const modeSpace = 0x6e746678
 
-// ringDeliveries is the payload of a notification about stored deliveries, so that relays look for
-// those that are due, and for nothing else.
-const ringDeliveries = "deliveries"
-
 // mode returns whether the table is a queue or a stream.
 func (s *Client) mode(ctx context.Context, tx pgx.Tx) (mode outboxsql.Mode, err error) {
 	err = tx.QueryRow(ctx, s.sql(`SELECT mode FROM {mode} WHERE one`)).Scan(&mode)

@@ -364,6 +364,5 @@ func (s *Client) recordMove(ctx context.Context, tx pgx.Tx, a Action, what posit
 		return err
 	}
 
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'shards') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
-	return err
+	return s.notify(ctx, tx, pgschema.WordShards)
 }

@@ -23,6 +23,6 @@ func For(ctx context.Context, d time.Duration) bool {
 // Spread returns a random duration that differs from d by at most the given share, from 0 to 1: relays that were started
 // together do not wait together. d is at least 0, and at most half of the longest duration.
 func Spread(d time.Duration, share float64) time.Duration {
-	most := time.Duration(share * float64(d))
+	most := min(time.Duration(share*float64(d)), d) // a float may be above d
 	return d - most + rand.N(2*most+1) //nolint:gosec // spreads load, hides nothing
 }

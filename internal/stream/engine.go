@@ -297,22 +297,15 @@ func (e *Engine) Rescan() {
 	e.poke(true)
 }
 
-// Notifications other than ids of events.
-const (
-	wordPolling    = "polling"    // another relay suppresses the trigger
-	wordShards     = "shards"     // a relay came or went, or released a shard
-	wordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
-)
-
 // Payload passes a notification to the part that it concerns, and reports whether it is known. If not, the caller must
 // call Rescan. It never blocks.
 func (e *Engine) Payload(word string) bool {
 	switch word {
-	case wordPolling:
+	case pgschema.WordPolling:
 		e.wake.Poke()
-	case wordShards:
+	case pgschema.WordShards:
 		e.leases.Rebalance()
-	case wordDeliveries:
+	case pgschema.WordDeliveries:
 		e.poke(true) // a replay notifies many times a second: nothing more expensive may follow
 	default:
 		return false

@@ -191,7 +191,7 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 }
 
 // sqlAnnounce makes all relays of the table search for due rows.
-const sqlAnnounce = `SELECT pg_notify($1, '` + wordDeliveries + `') WHERE ` + pgschema.MayNotify
+const sqlAnnounce = `SELECT pg_notify($1, '` + pgschema.WordDeliveries + `') WHERE ` + pgschema.MayNotify
 
 // sqlIgnored counts the rows that the transaction has failed to write: new rows ($2) that are not there, rows ($3) that it
 // has not changed although no person has made them dead letters, and rows to delete ($4) that are there. A new row, or a
