@@ -1,0 +1,156 @@
+// Package settingstest sets every setting of a struct, so that a test notices a setting that does not arrive where it
+// acts.
+package settingstest
+
+import (
+	"encoding"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// Setting is one setting of a struct, or of a struct in it.
+type Setting struct {
+	// Path has the names of the fields: "Backoff.Initial".
+	Path string
+	// Key is the same in notifyd.yaml: "backoff.initial"; "" for a setting that only a program has.
+	Key string
+	// Value is the field, which can be set.
+	Value reflect.Value
+
+	rule field.Rule
+}
+
+// Of returns the settings of a struct, in the order of its fields. to is a pointer to the struct.
+func Of(to any) []Setting { return settings(reflect.ValueOf(to).Elem(), "", "", true) }
+
+func settings(v reflect.Value, path, key string, inFile bool) (all []Setting) {
+	for f, value := range v.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		isInFile := inFile && name != "-"
+		s := Setting{Path: path + f.Name, Value: value, rule: field.RuleOf(f.Tag)}
+		if isInFile {
+			s.Key = key + name
+		}
+
+		_, isText := value.Interface().(encoding.TextMarshaler)
+		if value.Kind() == reflect.Struct && !isText {
+			all = append(all, settings(value, s.Path+".", s.Key+".", isInFile)...)
+			continue
+		}
+
+		all = append(all, s)
+	}
+
+	return all
+}
+
+// Fill gives every setting of a struct a value that is allowed, is not the default, and that no other setting has. given
+// has the values that the tags do not tell, by path. to is a pointer to the struct.
+func Fill(tb testing.TB, to any, given map[string]any) {
+	tb.Helper()
+	missing := maps.Clone(given)
+	for i, s := range Of(to) {
+		want, isGiven := given[s.Path]
+		delete(missing, s.Path)
+		if !isGiven {
+			want = s.other(i + 1)
+		}
+		if want == nil {
+			tb.Fatalf("%s: the test gives no value", s.Path)
+		}
+
+		s.Value.Set(reflect.ValueOf(want))
+		if s.Value.IsZero() || fmt.Sprint(s.Value) == s.rule.Default {
+			tb.Fatalf("%s: %v is the default", s.Path, want)
+		}
+	}
+
+	for path := range missing {
+		tb.Errorf("%s: no such setting", path)
+	}
+}
+
+// other returns a value that differs from the default by n steps, nil if the type has none.
+func (s *Setting) other(n int) any {
+	standard := reflect.New(s.Value.Type()).Elem()
+	if s.rule.Default != "" {
+		fill(standard, s.rule.Default)
+	}
+
+	if len(s.rule.Enum) > 0 {
+		i := slices.IndexFunc(s.rule.Enum, func(word string) bool { return word != s.rule.Default })
+		standard.SetString(s.rule.Enum[i])
+		return standard.Interface()
+	}
+
+	step := int64(n)
+	if s.Value.Type() == reflect.TypeFor[time.Duration]() {
+		step *= int64(time.Millisecond)
+	}
+
+	switch {
+	case s.Value.Kind() == reflect.Bool:
+		return true
+	case s.Value.CanFloat():
+		standard.SetFloat(standard.Float() + float64(n)/8)
+	case s.Value.CanInt() && s.rule.Max != nil && float64(standard.Int()+step) > *s.rule.Max:
+		standard.SetInt(standard.Int() - step)
+	case s.Value.CanInt():
+		low := int64(math.MinInt64)
+		if s.rule.Min != nil {
+			low = int64(*s.rule.Min)
+		}
+		standard.SetInt(max(standard.Int(), low) + step)
+	default:
+		return nil
+	}
+
+	return standard.Interface()
+}
+
+// fill sets v to the text of a default, as package field does it for a field of a struct.
+func fill(v reflect.Value, text string) {
+	t := reflect.StructOf([]reflect.StructField{{Name: "F", Type: v.Type(), Tag: reflect.StructTag(`default:"` + text + `"`)}})
+	one := reflect.New(t)
+	field.Fill(one.Interface())
+	v.Set(one.Elem().Field(0))
+}
+
+// Arrive runs a subtest for each setting of a struct: the function of the table with its path, which fails unless the
+// setting is where it acts. A setting without a function fails the test. of is a pointer to the struct.
+func Arrive(t *testing.T, of any, table map[string]func(t *testing.T)) {
+	t.Helper()
+	left := maps.Clone(table)
+	for _, s := range Of(of) {
+		see := table[s.Path]
+		delete(left, s.Path)
+		if see == nil {
+			t.Errorf("%s: the table does not tell how to see it act", s.Path)
+			continue
+		}
+		t.Run(s.Path, see)
+	}
+
+	for path := range left {
+		t.Errorf("%s: no such setting", path)
+	}
+}
+
+// Same fails unless both structs have the same settings. Both are pointers.
+func Same(tb testing.TB, got, want any, except ...string) {
+	tb.Helper()
+	wanted := Of(want)
+	for i, s := range Of(got) {
+		if g, w := s.Value.Interface(), wanted[i].Value.Interface(); !slices.Contains(except, s.Path) && !reflect.DeepEqual(g, w) {
+			tb.Errorf("%s: %v, want %v", s.Path, g, w)
+		}
+	}
+}
