@@ -290,25 +290,12 @@ type hintReceiver interface {
 
 // claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
-	o := queue.SessionOptions{
-		Owner:      r.owner,
-		Lease:      r.config.Lease,
-		EventBytes: r.config.MaxEventBytes,
-		Delete:     r.config.Retention.Keep == 0,
-		Program:    r.program,
-		Refused:    r.refuse,
-	}
-
+	o := r.queueSession()
 	session := queue.NewMaintenance(r.connector, o)
-	options := queue.Options{
-		Limits:     r.config.limits(),
-		Dispatcher: r.dispatcher,
-		Outbox:     r.config.Outbox,
-		Leases:     session,
-		House:      session,
-		Companions: session,
-		Log:        r.log,
-	}
+	options := r.queueOptions()
+	options.Leases = session
+	options.House = session
+	options.Companions = session
 	for range r.config.Connections {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
@@ -325,9 +312,26 @@ func (r *Relay) claimQueue() {
 	r.use(engine)
 }
 
-// readStream creates the engine of a stream.
-func (r *Relay) readStream() {
-	o := stream.Options{
+// queueSession returns the options of the sessions of a queue.
+func (r *Relay) queueSession() queue.SessionOptions {
+	return queue.SessionOptions{
+		Owner:      r.owner,
+		Lease:      r.config.Lease,
+		EventBytes: r.config.MaxEventBytes,
+		Delete:     r.config.Retention.Keep == 0,
+		Program:    r.program,
+		Refused:    r.refuse,
+	}
+}
+
+// queueOptions returns the options of the engine of a queue, without its sessions.
+func (r *Relay) queueOptions() queue.Options {
+	return queue.Options{Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Log: r.log}
+}
+
+// streamOptions returns the options of the engine of a stream.
+func (r *Relay) streamOptions() stream.Options {
+	return stream.Options{
 		Limits:     r.config.limits(),
 		Dispatcher: r.dispatcher,
 		Connector:  r.connector,
@@ -337,7 +341,11 @@ func (r *Relay) readStream() {
 		Starts:     r.starts,
 		Log:        r.log,
 	}
+}
 
+// readStream creates the engine of a stream.
+func (r *Relay) readStream() {
+	o := r.streamOptions()
 	if r.trigger != nil {
 		o.Trigger = r.trigger
 		r.trigger.Announce(pgschema.Channel(r.config.Schema))
