@@ -403,7 +403,7 @@ func TestConfigArrives(t *testing.T) {
 	observed := make(incidents, 1)
 
 	var c Config
-	settingstest.Fill(t, &c, map[string]any{
+	settingstest.Fill(t, settingstest.Of(&c), map[string]any{
 		"Schema": "public2", "Outbox": "shop", "Logger": slog.New(slog.NewTextHandler(t.Output(), nil)), "Observer": observed,
 		"ListenConfig": pool.Config().ConnConfig, "Shared": NewShared(0, nil), "Program.Version": "1.2.3",
 		"Program.Config": "/etc/notifyd.yaml", "Program.Started": time.Now().Add(-time.Hour),
@@ -533,13 +533,13 @@ func TestConfigArrives(t *testing.T) {
 
 	// The lane of a destination comes to the dispatcher as it was added. The tests of dispatch see it act.
 	var l delivery.Lane
-	settingstest.Fill(t, &l, map[string]any{
+	settingstest.Fill(t, settingstest.Of(&l), map[string]any{
 		"OnDead.To": "dead", "StartFrom": "now", "RateLimit": delivery.Rate{Events: 500, Per: time.Minute}, "Order": delivery.OrderAggregate,
 	})
 	if err := r.Add(Destination{Name: "a", Handler: delivery.HandlerFunc(noHandler), Lane: l}); err != nil {
 		t.Fatal(err)
 	}
-	settingstest.Same(t, &r.dispatcher.Destination("a").Lane, &l)
+	settingstest.Same(t, settingstest.Of(&r.dispatcher.Destination("a").Lane), settingstest.Of(&l))
 	equal(t, r.streamOptions().Starts["a"], engine.Start{Kind: engine.StartNow})
 }
 

@@ -17,7 +17,7 @@ import (
 func settings(t *testing.T) delivery.Lane {
 	t.Helper()
 	var l delivery.Lane
-	settingstest.Fill(t, &l, map[string]any{
+	settingstest.Fill(t, settingstest.Of(&l), map[string]any{
 		"Order": delivery.OrderAggregate, "OnDead.To": "dead", "StartFrom": "now", "RateBurst": 3,
 		"RateLimit": delivery.Rate{Events: 500, Per: time.Minute}, "LongestPause": 10 * time.Hour,
 		"Backoff.Initial": time.Minute, "Backoff.Multiplier": 20.0, "Backoff.Max": 10 * time.Hour,

@@ -5,7 +5,7 @@ package main
 // everySetting are destinations that together have every setting of every type, with a
 // value that is not the default.
 const everySetting = `
-  log: {type: log, output: stderr, payload: false, concurrency: 3, batch: 7, timeout: 5s, max_attempts: 3, priority: -5, order: none, on_dead: {to: email-2, then: block}, shards: 5, rate_limit: 500/m, rate_burst: 20, rate_key: payload.customer_id, expires_after: 24h, backoff: {initial: 2s, max: 3m, multiplier: 1.5}}
+  log: {type: log, output: stderr, payload: false}
   email-1:
     type: email
     host: smtp.example.com
@@ -327,11 +327,9 @@ const everySetting = `
   redis-3: {type: redis, addresses: r.example.com, cluster: true, stream: orders, body: '{"order": {{ json .Payload.order }}}', content_type: application/vnd.shop+json}
 `
 
-// everyOther are the settings that are no destination's.
+// everyOther are the settings that are neither of a destination nor of the relay.
 const everyOther = `version: 1
 database: {url: "postgres://app:${env:SECRET}@db.example.com/app?application_name=shop", listen_url: "host=db.example.com password=${env:SECRET} dbname=app", schema: shop}
-relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, shutdown_timeout: 1h0m4s}
-retention: {keep: 36h, batch: 5, partitions: daily}
 log: {level: debug, format: json}
 admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden, read_only_token: "${env:VIEWER_TOKEN}", actor_header: X-Forwarded-User, trusted_proxies: [127.0.0.1, "10.1.0.0/16"]}
 alerts: {to: [log], on: [destination, waiting], every: 6m, oldest_waiting: 0}

@@ -12,13 +12,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/notifyd/notifyd/cmd/internal/command"
+	"time"
 
 	yaml "go.yaml.in/yaml/v4"
 
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/settingstest"
 )
 
 // roundTrip is an environment for configurations that are read again when they were printed.
@@ -82,7 +86,8 @@ func (r *roundTrip) goes(config string) (text string) {
 	return one.stdout
 }
 
-// TestEverySettingRoundTrips prints and reads every setting of every destination.
+// TestEverySettingRoundTrips prints and reads every setting of the relay, of a lane and of every destination. What is read is
+// what was written.
 func TestEverySettingRoundTrips(t *testing.T) {
 	t.Parallel()
 	var written map[string]map[string]any
@@ -102,8 +107,40 @@ func TestEverySettingRoundTrips(t *testing.T) {
 			}
 		}
 	}
+
+	var relay notifyd.Config
+	var retention notifyd.Retention
+	var lane config.Lane
+	settingstest.Fill(t, settingstest.InFile(&relay), nil)
+	settingstest.Fill(t, settingstest.InFile(&retention), nil)
+	settingstest.Fill(t, settingstest.InFile(&lane), map[string]any{
+		"Order": delivery.OrderAggregate, "OnDead.To": "email-2", "StartFrom": "now",
+		"RateLimit": delivery.Rate{Events: 500, Per: time.Minute}, "RateKey": "payload.customer_id",
+	})
+
+	// The destination log has the settings of every lane.
+	const log = "log: {type: log, "
+	inLane := log + strings.TrimPrefix(strings.TrimSuffix(settingstest.File(t, settingstest.InFile(&lane)), "}"), "{") + ", "
+	if strings.Count(everySetting, log) != 1 {
+		t.Fatal("there is no destination log")
+	}
+
 	r := newRoundTrip(t)
-	r.goes(everyOther + "destinations:" + everySetting)
+	r.goes(everyOther + "relay: " + settingstest.File(t, settingstest.InFile(&relay)) + "\n" +
+		"retention: " + settingstest.File(t, settingstest.InFile(&retention)) + "\n" +
+		"destinations:" + strings.Replace(everySetting, log, inLane, 1))
+
+	for _, name := range []string{"notifyd.yaml", "printed.yaml"} {
+		c, err := config.Load(filepath.Join(r.dir, name), "", destinations.Registry(r.dir, nil, nil), r.env.lookup)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		settingstest.Same(t, settingstest.InFile(&c.Relay), settingstest.InFile(&relay))
+		settingstest.Same(t, settingstest.InFile(&c.Retention), settingstest.InFile(&retention))
+		at := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == "log" })
+		settingstest.Same(t, settingstest.InFile(&c.Destinations[at].Lane), settingstest.InFile(&lane))
+	}
 }
 
 // TestDefaultsRoundTrip prints each type with what it must have and no more: what is shown

@@ -4,6 +4,7 @@ package settingstest
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -33,6 +34,10 @@ func Of(to any) []Setting { return settings(reflect.ValueOf(to).Elem(), "", "", 
 
 func settings(v reflect.Value, path, key string, inFile bool) (all []Setting) {
 	for f, value := range v.Fields() {
+		if !f.IsExported() {
+			continue
+		}
+
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		isInFile := inFile && name != "-"
 		s := Setting{Path: path + f.Name, Value: value, rule: field.RuleOf(f.Tag)}
@@ -41,23 +46,58 @@ func settings(v reflect.Value, path, key string, inFile bool) (all []Setting) {
 		}
 
 		_, isText := value.Interface().(encoding.TextMarshaler)
-		if value.Kind() == reflect.Struct && !isText {
+		switch {
+		case value.Kind() != reflect.Struct || isText:
+			all = append(all, s)
+		case f.Anonymous:
+			all = append(all, settings(value, path, key, isInFile)...)
+		default:
 			all = append(all, settings(value, s.Path+".", s.Key+".", isInFile)...)
-			continue
 		}
-
-		all = append(all, s)
 	}
 
 	return all
 }
 
-// Fill gives every setting of a struct a value that is allowed, is not the default, and that no other setting has. given
-// has the values that the tags do not tell, by path. to is a pointer to the struct.
-func Fill(tb testing.TB, to any, given map[string]any) {
+// InFile returns the settings of a struct that notifyd.yaml has.
+func InFile(to any) []Setting {
+	return slices.DeleteFunc(Of(to), func(s Setting) bool { return s.Key == "" })
+}
+
+// File returns the text of these settings in notifyd.yaml, as one mapping.
+func File(tb testing.TB, all []Setting) string {
+	tb.Helper()
+	mapping := make(map[string]any)
+	for _, s := range all {
+		in := mapping
+		keys := strings.Split(s.Key, ".")
+		for _, key := range keys[:len(keys)-1] {
+			if in[key] == nil {
+				in[key] = make(map[string]any)
+			}
+			in = in[key].(map[string]any) //nolint:forcetypeassert // made above
+		}
+
+		value := s.Value.Interface()
+		if d, isDuration := value.(time.Duration); isDuration {
+			value = d.String()
+		}
+		in[keys[len(keys)-1]] = value
+	}
+
+	text, err := json.Marshal(mapping) // which is YAML, too
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
+}
+
+// Fill gives every setting a value that is allowed, is not the default, and that no other setting has. given has the
+// values that the tags do not tell, by path.
+func Fill(tb testing.TB, all []Setting, given map[string]any) {
 	tb.Helper()
 	missing := maps.Clone(given)
-	for i, s := range Of(to) {
+	for i, s := range all {
 		want, isGiven := given[s.Path]
 		delete(missing, s.Path)
 		if !isGiven {
@@ -144,12 +184,11 @@ func Arrive(t *testing.T, of any, table map[string]func(t *testing.T)) {
 	}
 }
 
-// Same fails unless both structs have the same settings. Both are pointers.
-func Same(tb testing.TB, got, want any, except ...string) {
+// Same fails unless the settings of two structs of one type are equal.
+func Same(tb testing.TB, got, want []Setting) {
 	tb.Helper()
-	wanted := Of(want)
-	for i, s := range Of(got) {
-		if g, w := s.Value.Interface(), wanted[i].Value.Interface(); !slices.Contains(except, s.Path) && !reflect.DeepEqual(g, w) {
+	for i, s := range got {
+		if g, w := s.Value.Interface(), want[i].Value.Interface(); !reflect.DeepEqual(g, w) {
 			tb.Errorf("%s: %v, want %v", s.Path, g, w)
 		}
 	}
