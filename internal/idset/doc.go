@@ -1,10 +1,10 @@
-// Package idset has the sets of ids of a stream, each in Go and in SQL. A [Set] is a list of ranges, in the database an
-// int8multirange. A [Watermark] is what a reader has passed: all ids up to a head except the open ones, in the database
-// two columns. The rest of the module computes neither by itself. A property test compares Go with PostgreSQL.
+// Package idset computes sets of event ids, in Go and in SQL. A [Set] has ranges; the database stores it as an
+// int8multirange. A [Watermark] has the ids that a reader has passed: all ids up to a head, without the open ids. The
+// database stores it in two columns. A property test compares Go with PostgreSQL.
 //
-// The package imports nothing of ours. Its files:
+// The package imports only the standard library. Its files:
 //
-//	set.go        ranges, and their text
-//	watermark.go  what a reader has passed
-//	sql.go        the same as expressions of SQL
+//	set.go        ranges and their text
+//	watermark.go  the ids that a reader has passed
+//	sql.go        the expressions of SQL for a watermark
 package idset

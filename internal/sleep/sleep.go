@@ -24,5 +24,5 @@ func For(ctx context.Context, d time.Duration) bool {
 // together do not wait together. d is at least 0, and at most half of the longest duration.
 func Spread(d time.Duration, share float64) time.Duration {
 	most := min(time.Duration(share*float64(d)), d) // a float may be above d
-	return d - most + rand.N(2*most+1) //nolint:gosec // spreads load, hides nothing
+	return d - most + rand.N(2*most+1)              //nolint:gosec // spreads load, hides nothing
 }

@@ -92,8 +92,8 @@ func File(tb testing.TB, all []Setting) string {
 	return string(text)
 }
 
-// Fill gives every setting a value that is allowed, is not the default, and that no other setting has. given has the
-// values that the tags do not tell, by path.
+// Fill gives every setting a value that is allowed, is not the default, and that no other setting has. given has,
+// by path, the values that do not follow from the tags.
 func Fill(tb testing.TB, all []Setting, given map[string]any) {
 	tb.Helper()
 	missing := maps.Clone(given)
@@ -118,7 +118,7 @@ func Fill(tb testing.TB, all []Setting, given map[string]any) {
 	}
 }
 
-// other returns a value that differs from the default by n steps, nil if the type has none.
+// other returns a value n steps away from the default. It returns nil for a type without steps.
 func (s *Setting) other(n int) any {
 	standard := reflect.New(s.Value.Type()).Elem()
 	if s.rule.Default != "" {
@@ -156,7 +156,7 @@ func (s *Setting) other(n int) any {
 	return standard.Interface()
 }
 
-// fill sets v to the text of a default, as package field does it for a field of a struct.
+// fill sets v to the value of a default, parsed by package field.
 func fill(v reflect.Value, text string) {
 	t := reflect.StructOf([]reflect.StructField{{Name: "F", Type: v.Type(), Tag: reflect.StructTag(`default:"` + text + `"`)}})
 	one := reflect.New(t)
