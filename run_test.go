@@ -396,7 +396,7 @@ func noHandler(context.Context, *delivery.Event) error { return nil }
 
 // TestConfigArrives: every setting of a relay arrives where it acts. A setting that this table does not name fails the
 // test.
-func TestConfigArrives(t *testing.T) {
+func TestConfigArrives(t *testing.T) { //nolint:thelper // its functions are subtests
 	t.Parallel()
 	const batch = 2
 	pool := tables(t, outboxsql.ModeQueue)
@@ -549,10 +549,10 @@ type incidents chan delivery.Incident
 func (i incidents) Observe(incident delivery.Incident) { i <- incident }
 
 // tested fails unless a test has this name: it sees what the caller cannot see.
-func tested(t *testing.T, file, name string) {
+func tested(t *testing.T, path, name string) {
 	t.Helper()
-	if text := testenv.ReadFile(t, file); !strings.Contains(text, "func "+name+"(t *testing.T)") {
-		t.Errorf("%s has no %s", file, name)
+	if text := testenv.ReadFile(t, path); !strings.Contains(text, "func "+name+"(t *testing.T)") {
+		t.Errorf("%s has no %s", path, name)
 	}
 }
 

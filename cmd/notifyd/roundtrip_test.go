@@ -53,19 +53,19 @@ func newRoundTrip(t *testing.T) *roundTrip {
 	return r
 }
 
-func (r *roundTrip) write(name, config string) string {
+func (r *roundTrip) write(name, text string) string {
 	r.Helper()
-	return testenv.WriteFile(r, filepath.Join(r.dir, name), config)
+	return testenv.WriteFile(r, filepath.Join(r.dir, name), text)
 }
 
 // goes prints a configuration, reads what was printed, and prints that: the prints are
 // the same, plan finds no change, and no secret is shown.
-func (r *roundTrip) goes(config string) (text string) {
+func (r *roundTrip) goes(written string) (text string) {
 	r.Helper()
-	path := r.write("notifyd.yaml", config)
+	path := r.write("notifyd.yaml", written)
 	one := commandIn(r.T, r.env, "config", "print", "-c", path)
 	if one.code != 0 {
-		r.Fatalf("%s\n%s", one.stderr, config)
+		r.Fatalf("%s\n%s", one.stderr, written)
 	}
 	printed := r.write("printed.yaml", one.stdout)
 	two := commandIn(r.T, r.env, "config", "print", "-c", printed)
@@ -174,9 +174,9 @@ func TestPagesRoundTrip(t *testing.T) {
 			}
 			r := newRoundTrip(t)
 			r.env = variablesOf(st.text)
-			config := completed(st.text)
-			secretFiles(t, filepath.Join(r.dir, "notifyd.yaml"), config)
-			text := r.goes(config)
+			whole := completed(st.text)
+			secretFiles(t, filepath.Join(r.dir, "notifyd.yaml"), whole)
+			text := r.goes(whole)
 			if slices.Contains(strings.Fields(text), "${redacted}") {
 				t.Errorf("%s, %q: no input:\n%s", page, st.heading, text)
 			}
@@ -192,7 +192,7 @@ func TestPagesRoundTrip(t *testing.T) {
 // and literal headers among them, are shown by neither print nor plan.
 func TestPrintHidesWhatTheFileHolds(t *testing.T) {
 	t.Parallel()
-	const config = `version: 1
+	const secrets = `version: 1
 database: {url: "postgres://app:swordfish1@db/app"}
 destinations:
   slack: {type: slack, webhook_url: https://hooks.slack.com/services/T/B/swordfish2, text: t}
@@ -202,8 +202,8 @@ destinations:
 routes: [{match: "*", to: [slack, hook, other, mail]}]
 `
 	r := newRoundTrip(t)
-	path := r.write("notifyd.yaml", config)
-	other := r.write("other.yaml", strings.ReplaceAll(config, "swordfish", "marlin"))
+	path := r.write("notifyd.yaml", secrets)
+	other := r.write("other.yaml", strings.ReplaceAll(secrets, "swordfish", "marlin"))
 	for _, args := range [][]string{
 		{"config", "print", "-c", path}, {"plan", "--offline", "-c", path, "--against", other}, {"plan", "--offline", "-o", "json", "-c", other, "--against", path},
 	} {

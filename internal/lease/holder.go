@@ -31,8 +31,6 @@ const (
 	rebalanceAtMost = 5 * time.Second
 )
 
-const ()
-
 // Lease is a shard that this relay has taken.
 type Lease struct {
 	// Destination is empty for the search for events without a route. Shard is the number of its shard, from 0.

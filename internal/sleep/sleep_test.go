@@ -48,7 +48,7 @@ func TestSpread(t *testing.T) {
 			below = below || got < d
 			above = above || got > d
 		}
-		if wide := most > time.Second; wide && !(below && above) {
+		if isWide := most > time.Second; isWide && (!below || !above) {
 			t.Fatalf("%v of %v is always on one side", share, d)
 		}
 	})

@@ -45,7 +45,7 @@ func settings(v reflect.Value, path, key string, inFile bool) (all []Setting) {
 			s.Key = key + name
 		}
 
-		_, isText := value.Interface().(encoding.TextMarshaler)
+		_, isText := reflect.TypeAssert[encoding.TextMarshaler](value)
 		switch {
 		case value.Kind() != reflect.Struct || isText:
 			all = append(all, s)
