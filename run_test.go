@@ -396,7 +396,7 @@ func noHandler(context.Context, *delivery.Event) error { return nil }
 
 // TestConfigArrives: every setting of a relay arrives where it acts. A setting that this table does not name fails the
 // test.
-func TestConfigArrives(t *testing.T) { //nolint:thelper // its functions are subtests
+func TestConfigArrives(t *testing.T) {
 	t.Parallel()
 	const batch = 2
 	pool := tables(t, outboxsql.ModeQueue)
