@@ -182,12 +182,7 @@ func (r *Relay) wire() error {
 	r.limits = store.NewLimits(r.connector, func(err error) { store.Report(r.dispatcher, "rate limits", err) })
 	r.calls = store.NewCalls(r.connector, func(err error) { store.Report(r.dispatcher, "calls with large events", err) })
 
-	d, err := dispatch.New(dispatch.Config{
-		Window:          r.config.LockBudget / 2, // a claim waits for its deliveries
-		ShutdownTimeout: r.config.ShutdownTimeout,
-		Reserve:         r.limits.Reserve,
-		Calls:           r.calls,
-	}, r.config.Observer, r.log)
+	d, err := dispatch.New(r.dispatchConfig(), r.config.Observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -199,6 +194,15 @@ func (r *Relay) wire() error {
 	}
 
 	return r.wireListener()
+}
+
+func (r *Relay) dispatchConfig() dispatch.Config {
+	return dispatch.Config{
+		Window:          r.config.LockBudget / 2, // a claim waits for its deliveries
+		ShutdownTimeout: r.config.ShutdownTimeout,
+		Reserve:         r.limits.Reserve,
+		Calls:           r.calls,
+	}
 }
 
 // wireListener creates the part that listens.
@@ -222,11 +226,16 @@ func (r *Relay) wireListener() error {
 		return nil
 	}
 
-	return r.listener.Prove(listener.Proof{
+	return r.listener.Prove(r.proof())
+}
+
+// proof returns how the listener proves that notifications arrive.
+func (r *Relay) proof() listener.Proof {
+	return listener.Proof{
 		Channel: canaryChannel(r.owner),
 		Every:   r.config.Canary,
 		Notify:  hints{r}.Notify,
-	})
+	}
 }
 
 // subscriber returns the relay's part in a listener.
@@ -658,9 +667,6 @@ func (p *pauses) follow(ctx context.Context) {
 	}
 }
 
-// wordDeliveries is the notification of changed stored deliveries.
-const wordDeliveries = "deliveries"
-
 // clockWatch notices that the clock of the database was set back, and corrects the stored deliveries, which would otherwise
 // wait until the clock has caught up. One goroutine uses it.
 type clockWatch struct {
@@ -700,7 +706,7 @@ func (w *clockWatch) look(ctx context.Context, now store.ClockReading) error {
 		w.relay.log.WarnContext(ctx, "deliveries waited for the clock of the database", "deliveries", n)
 	}
 	if n > 0 || isStep {
-		(*w.relay.engine.Load()).Payload(wordDeliveries)
+		(*w.relay.engine.Load()).Payload(pgschema.WordDeliveries)
 	}
 
 	return err

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/modelock"
@@ -19,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/stream"
-	"github.com/notifyd/notifyd/listener"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -27,8 +26,7 @@ import (
 // prepare waits for the database, checks the schema and creates the engine.
 func (r *Relay) prepare(ctx context.Context) error {
 	const start = "start of the relay"
-	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
-		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+	pauses := backoff.Reconnects()
 
 	for ctx.Err() == nil {
 		t, err := r.checkSchema(ctx)
@@ -56,7 +54,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 			store.Report(r.dispatcher, start, err)
 		}
 
-		sleep.For(ctx, pause.NextBackOff())
+		sleep.For(ctx, pauses.Next())
 	}
 
 	return nil
@@ -292,25 +290,12 @@ type hintReceiver interface {
 
 // claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
-	o := queue.SessionOptions{
-		Owner:      r.owner,
-		Lease:      r.config.Lease,
-		EventBytes: r.config.MaxEventBytes,
-		Delete:     r.config.Retention.Keep == 0,
-		Program:    r.program,
-		Refused:    r.refuse,
-	}
-
+	o := r.queueSession()
 	session := queue.NewMaintenance(r.connector, o)
-	options := queue.Options{
-		Limits:     r.config.limits(),
-		Dispatcher: r.dispatcher,
-		Outbox:     r.config.Outbox,
-		Leases:     session,
-		House:      session,
-		Companions: session,
-		Log:        r.log,
-	}
+	options := r.queueOptions()
+	options.Leases = session
+	options.House = session
+	options.Companions = session
 	for range r.config.Connections {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
@@ -327,9 +312,26 @@ func (r *Relay) claimQueue() {
 	r.use(engine)
 }
 
-// readStream creates the engine of a stream.
-func (r *Relay) readStream() {
-	o := stream.Options{
+// queueSession returns the options of the sessions of a queue.
+func (r *Relay) queueSession() queue.SessionOptions {
+	return queue.SessionOptions{
+		Owner:      r.owner,
+		Lease:      r.config.Lease,
+		EventBytes: r.config.MaxEventBytes,
+		Delete:     r.config.Retention.Keep == 0,
+		Program:    r.program,
+		Refused:    r.refuse,
+	}
+}
+
+// queueOptions returns the options of the engine of a queue, without its sessions.
+func (r *Relay) queueOptions() queue.Options {
+	return queue.Options{Limits: r.config.limits(), Dispatcher: r.dispatcher, Outbox: r.config.Outbox, Log: r.log}
+}
+
+// streamOptions returns the options of the engine of a stream.
+func (r *Relay) streamOptions() stream.Options {
+	return stream.Options{
 		Limits:     r.config.limits(),
 		Dispatcher: r.dispatcher,
 		Connector:  r.connector,
@@ -339,7 +341,11 @@ func (r *Relay) readStream() {
 		Starts:     r.starts,
 		Log:        r.log,
 	}
+}
 
+// readStream creates the engine of a stream.
+func (r *Relay) readStream() {
+	o := r.streamOptions()
 	if r.trigger != nil {
 		o.Trigger = r.trigger
 		r.trigger.Announce(pgschema.Channel(r.config.Schema))
@@ -419,7 +425,7 @@ func (h hints) Payload(word string, from uint32) bool {
 	if e == nil {
 		return false
 	}
-	if word == listener.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
+	if word == pgschema.WordPolling && h.r.trigger != nil && h.r.trigger.Sent(from) {
 		return true
 	}
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,7 +22,10 @@ import (
 	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/webhook"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/settingstest"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -378,16 +382,179 @@ func TestConfigZeros(t *testing.T) {
 	if c.Canary != 5*time.Second || c.ShutdownTimeout != 20*time.Second || c.Retention.Keep != 7*24*time.Hour || c.Schema != "public" || c.Logger == nil {
 		t.Errorf("%+v", c)
 	}
-	if limits := c.limits(); limits.Claims != 4 || limits.Batch != 1000 || limits.Bytes != 8<<20 || limits.EventBytes != 8<<20 || limits.LockBudget != 100*time.Millisecond ||
-		limits.Lease != 30*time.Second || limits.PollInterval != time.Second {
-		t.Errorf("%+v", limits)
-	}
 	none := Config{Canary: None, ShutdownTimeout: None, Retention: Retention{Keep: None}}
 	if err := none.Validate(); err != nil {
 		t.Error(err)
 	}
 	if c := none.WithDefaults(); c.Canary != 0 || c.ShutdownTimeout != 0 || c.Retention.Keep != 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// noHandler is a handler that is never called.
+func noHandler(context.Context, *delivery.Event) error { return nil }
+
+// TestConfigArrives: every setting of a relay arrives where it acts. A setting that this table does not name fails the
+// test.
+func TestConfigArrives(t *testing.T) {
+	t.Parallel()
+	const batch = 2
+	pool := tables(t, outboxsql.ModeQueue)
+	observed := make(incidents, 1)
+
+	var c Config
+	settingstest.Fill(t, settingstest.Of(&c), map[string]any{
+		"Schema": "public2", "Outbox": "shop", "Logger": slog.New(slog.NewTextHandler(t.Output(), nil)), "Observer": observed,
+		"ListenConfig": pool.Config().ConnConfig, "Shared": NewShared(0, nil), "Program.Version": "1.2.3",
+		"Program.Config": "/etc/notifyd.yaml", "Program.Started": time.Now().Add(-time.Hour),
+		"Retention.Keep": 48 * time.Hour, "Retention.Batch": batch,
+	})
+
+	// made returns a relay without the settings that leave out a part of it.
+	made := func(t *testing.T, change func(c *Config)) *Relay {
+		t.Helper()
+		one := c
+		one.PollingOnly, one.Shared = false, nil
+		change(&one)
+		r, err := New(pool, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := made(t, func(*Config) {})
+
+	equal := func(t *testing.T, got, want any) {
+		t.Helper()
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+
+	// limit compares a limit of both engines.
+	limit := func(of func(engine.Limits) any, want any) func(*testing.T) {
+		return func(t *testing.T) {
+			equal(t, of(r.queueOptions().Limits), want)
+			equal(t, of(r.streamOptions().Limits), want)
+		}
+	}
+
+	// purged deletes what has been kept long enough. It returns how many events each statement deleted, and how many are
+	// left.
+	purged := sync.OnceValues(func() (most, left int) {
+		r := made(t, func(c *Config) { c.Schema, c.Retention.Partitions = "public", PartitionsNone })
+		r.session = store.NewSession(r.connector, store.SessionOptions{})
+		defer r.session.Close(t.Context())
+		for _, statement := range []string{
+			`INSERT INTO outbox_events (event_type, payload, state, processed_at)
+				SELECT 'x', '{}', 'done', now() - make_interval(hours => 54 - i) FROM generate_series(1, 8) AS i`,
+			`CREATE TABLE deletions (n int)`,
+			`CREATE FUNCTION deletions() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				INSERT INTO deletions SELECT count(*) FROM gone; RETURN NULL; END $$`,
+			`CREATE TRIGGER deletions AFTER DELETE ON outbox_events REFERENCING OLD TABLE AS gone
+				FOR EACH STATEMENT EXECUTE FUNCTION deletions()`,
+		} {
+			if _, err := pool.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		newPurger(r).purgeAll(t.Context())
+		err := pool.QueryRow(t.Context(), `SELECT (SELECT max(n) FROM deletions), (SELECT count(*) FROM outbox_events)`).Scan(&most, &left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return most, left
+	})
+
+	settingstest.Arrive(t, &c, map[string]func(t *testing.T){
+		"Schema": func(t *testing.T) {
+			equal(t, r.connector.Schema+" "+r.subscriber().Channel, c.Schema+" "+pgschema.Channel(c.Schema))
+		},
+		"Outbox": func(t *testing.T) {
+			equal(t, r.queueOptions().Outbox+" "+r.streamOptions().Outbox, c.Outbox+" "+c.Outbox)
+		},
+		"Logger": func(t *testing.T) { equal(t, r.log, c.Logger) },
+		"Observer": func(t *testing.T) {
+			r.dispatcher.Observe(delivery.Incident{Destination: "a"})
+			equal(t, (<-observed).Destination, "a")
+		},
+		"ListenConfig": func(t *testing.T) { equal(t, r.listening.Config == c.ListenConfig, true) },
+		"Shared": func(t *testing.T) {
+			r := made(t, func(one *Config) { one.Shared = c.Shared })
+			equal(t, r.listener == c.Shared.listener, true)
+		},
+		"PollingOnly": func(t *testing.T) {
+			r := made(t, func(c *Config) { c.PollingOnly = true })
+			equal(t, r.listener == nil && r.trigger == nil, true)
+		},
+		"UntilIdle":            func(t *testing.T) { tested(t, "cmd/notifyd/until_idle_test.go", "TestUntilIdle") },
+		"Program.Version":      func(t *testing.T) { equal(t, r.program.Version, c.Program.Version) },
+		"Program.Config":       func(t *testing.T) { equal(t, r.program.Config, c.Program.Config) },
+		"Program.Started":      func(t *testing.T) { equal(t, r.program.StartedAt, c.Program.Started) },
+		"Retention.Partitions": func(t *testing.T) { equal(t, newPurger(r).partitions != nil, true) },
+		"Retention.Keep": func(t *testing.T) {
+			_, left := purged()
+			equal(t, left, 2) // the events of the last 48 hours
+		},
+		"Retention.Batch": func(t *testing.T) {
+			most, _ := purged()
+			equal(t, most, batch)
+		},
+		"Connections": func(t *testing.T) {
+			equal(t, r.connector.Wants, c.Connections+store.BesideClaims)
+			limit(func(l engine.Limits) any { return l.Claims }, c.Connections)(t)
+		},
+		"Batch":      limit(func(l engine.Limits) any { return l.Batch }, c.Batch),
+		"BatchBytes": limit(func(l engine.Limits) any { return l.Bytes }, c.BatchBytes),
+		"MaxEventBytes": func(t *testing.T) {
+			equal(t, r.queueSession().EventBytes, c.MaxEventBytes)
+			limit(func(l engine.Limits) any { return l.EventBytes }, c.MaxEventBytes)(t)
+		},
+		"LockBudget": func(t *testing.T) {
+			equal(t, r.dispatchConfig().Window, c.LockBudget/2)
+			limit(func(l engine.Limits) any { return l.LockBudget }, c.LockBudget)(t)
+		},
+		"Lease": func(t *testing.T) {
+			equal(t, r.queueSession().Lease, c.Lease)
+			limit(func(l engine.Limits) any { return l.Lease }, c.Lease)(t)
+		},
+		"PollInterval":    limit(func(l engine.Limits) any { return l.PollInterval }, c.PollInterval),
+		"Canary":          func(t *testing.T) { equal(t, r.proof().Every, c.Canary) },
+		"ShutdownTimeout": func(t *testing.T) { equal(t, r.dispatchConfig().ShutdownTimeout, c.ShutdownTimeout) },
+	})
+
+	limits := r.config.limits()
+	for _, s := range settingstest.Of(&limits) {
+		if s.Value.IsZero() {
+			t.Errorf("the limit %s of an engine has no setting", s.Path)
+		}
+	}
+
+	// The lane of a destination comes to the dispatcher as it was added. The tests of dispatch see it act.
+	var l delivery.Lane
+	settingstest.Fill(t, settingstest.Of(&l), map[string]any{
+		"OnDead.To": "dead", "StartFrom": "now", "RateLimit": delivery.Rate{Events: 500, Per: time.Minute}, "Order": delivery.OrderAggregate,
+		"Retry": []time.Duration{time.Minute},
+	})
+	l.Retry = nil // it excludes Backoff
+	if err := r.Add(Destination{Name: "a", Handler: delivery.HandlerFunc(noHandler), Lane: l}); err != nil {
+		t.Fatal(err)
+	}
+	settingstest.Same(t, settingstest.Of(&r.dispatcher.Destination("a").Lane), settingstest.Of(&l))
+	equal(t, r.streamOptions().Starts["a"], engine.Start{Kind: engine.StartNow})
+}
+
+// incidents are what an observer was told.
+type incidents chan delivery.Incident
+
+func (i incidents) Observe(incident delivery.Incident) { i <- incident }
+
+// tested fails unless a test has this name: it sees what the caller cannot see.
+func tested(t *testing.T, path, name string) {
+	t.Helper()
+	if text := testenv.ReadFile(t, path); !strings.Contains(text, "func "+name+"(t *testing.T)") {
+		t.Errorf("%s has no %s", path, name)
 	}
 }
 

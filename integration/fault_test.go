@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
-	"github.com/notifyd/notifyd/listener"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -205,7 +205,7 @@ func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 			e.exec(`NOTIFY outbox_events, 'end'`)
 			payloads := heard("end")
 			all := len(payloads)
-			payloads = slices.DeleteFunc(payloads, func(payload string) bool { return payload == listener.WordPolling })
+			payloads = slices.DeleteFunc(payloads, func(payload string) bool { return payload == pgschema.WordPolling })
 			if len(payloads) > 1 {
 				t.Errorf("%d notifications for one statement: %q", len(payloads), payloads[:min(20, len(payloads))])
 			}

@@ -43,7 +43,9 @@ func (e *env) startSuppressor() suppressor {
 
 // rings returns the notifications of events, without those of relays.
 func rings(payloads []string) []string {
-	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordPolling, "shards", "deliveries"}, p) })
+	return slices.DeleteFunc(payloads, func(p string) bool {
+		return slices.Contains([]string{pgschema.WordPolling, pgschema.WordShards, pgschema.WordDeliveries}, p)
+	})
 }
 
 // TestNotifyAfterARelayIsKilled commits events that writers had written silently

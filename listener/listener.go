@@ -14,11 +14,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgxlisten"
 
+	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/sleep"
 )
 
@@ -42,8 +42,6 @@ type PayloadHints interface {
 }
 
 const (
-	// firstReconnect is short: most connections can be replaced at once.
-	firstReconnect = 20 * time.Millisecond
 	// longestReconnect bounds how long a database that is back goes unnoticed.
 	longestReconnect = 5 * time.Second
 	// steady is how long a connection must last before the pauses start over.
@@ -69,7 +67,7 @@ type Subscriber struct {
 // Listener maintains one listening connection while Run runs. Any number of subscribers share the connection.
 type Listener struct {
 	connect Connect
-	pauses  *backoff.ExponentialBackOff
+	pauses  backoff.Pauses
 
 	proof *Proof // nil: LISTEN counts as proof
 	conn  *connState
@@ -96,14 +94,9 @@ func (l *Listener) Subscribe(s *Subscriber) { l.conn.subscribe(s) }
 // Unsubscribe removes a subscriber. A call of one of its functions may still be running when Unsubscribe returns.
 func (l *Listener) Unsubscribe(s *Subscriber) { l.conn.unsubscribe(s) }
 
-// reconnects returns the pauses between attempts to connect, with jitter.
-func reconnects() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstReconnect),
-		backoff.WithMaxInterval(longestReconnect),
-		backoff.WithMultiplier(2),
-		backoff.WithMaxElapsedTime(0), // never give up
-	)
+// reconnects returns the pauses between attempts to connect.
+func reconnects() backoff.Pauses {
+	return backoff.NewPauses(backoff.FirstReconnect, longestReconnect, 2)
 }
 
 // Prove makes the listener prove that notifications arrive. Without Prove, an accepted LISTEN counts as proof, and a
@@ -185,7 +178,7 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 
 	l.connected = time.Time{} // its duration has been used
 	if lost || l.failed {
-		if !sleep.For(ctx, l.pauses.NextBackOff()) {
+		if !sleep.For(ctx, l.pauses.Next()) {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
 
@@ -163,7 +164,7 @@ func TestPauses(t *testing.T) {
 				}, "c", make(hintLog, 1), slog.New(&logbook{}), nil)
 				if before >= 0 { // as if it had been connected then, after trouble
 					for range 20 {
-						l.pauses.NextBackOff()
+						l.pauses.Next()
 					}
 					l.connected = time.Now()
 					<-time.After(before)
@@ -178,7 +179,7 @@ func TestPauses(t *testing.T) {
 					t.Errorf("%d tries in 5 minutes", n)
 				}
 				// A connection that lasted is replaced quickly, a connection that broke at once is not.
-				if quick := tries[0].Sub(begin) <= 2*firstReconnect; quick != (before != 0) {
+				if quick := tries[0].Sub(begin) <= 2*backoff.FirstReconnect; quick != (before != 0) {
 					t.Errorf("first try after %v", tries[0].Sub(begin))
 				}
 			})

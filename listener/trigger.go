@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/pgschema"
 )
 
@@ -53,7 +53,7 @@ type Trigger struct {
 	held bool
 	// foreign is the process id of the last logged session that held the lock and is not a relay.
 	foreign int32
-	pauses  *backoff.ExponentialBackOff // between attempts to connect
+	pauses  backoff.Pauses // between attempts to connect
 }
 
 // note is a notification to send.
@@ -228,15 +228,12 @@ func (t *Trigger) Run(ctx context.Context) error {
 		case t.hold(ctx):
 			retry.Reset(checkHeld)
 		case t.conn == nil: // no connection
-			retry.Reset(t.pauses.NextBackOff())
+			retry.Reset(t.pauses.Next())
 		default:
 			retry.Reset(retryLock)
 		}
 	}
 }
-
-// WordPolling is the payload with which a relay announces that it suppresses the trigger.
-const WordPolling = "polling"
 
 // Sent reports whether a notification comes from the session of the Trigger.
 func (t *Trigger) Sent(from uint32) bool { return from != 0 && from == t.pid.Load() }
@@ -248,7 +245,7 @@ func (t *Trigger) hold(ctx context.Context) bool {
 		return false
 	}
 	if !was && t.announce != "" {
-		_ = t.notify(ctx, notification{channel: t.announce, payload: WordPolling}) // after an error the lock is lost with the connection
+		_ = t.notify(ctx, notification{channel: t.announce, payload: pgschema.WordPolling}) // after an error the lock is lost with the connection
 	}
 
 	return t.held

@@ -232,7 +232,15 @@ func (s *Client) wake(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2) WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema), ringDeliveries)
+	return s.notify(ctx, tx, pgschema.WordDeliveries)
+}
+
+// notify sends a word to the relays, unless the notification queue of the server is nearly full.
+func (s *Client) notify(ctx context.Context, tx pgx.Tx, word string) error {
+	err := pgschema.Notify(ctx, tx, pgschema.Channel(s.cfg.Schema), word)
+	if errors.Is(err, pgschema.ErrNotifyQueue) {
+		return nil
+	}
 	return err
 }
 

@@ -5,16 +5,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // modeSpace is 'ntfx' in ASCII: the upper half of the lock that keeps the mode from changing. The
 // lower half is the oid of outbox_mode.
 const modeSpace = 0x6e746678
-
-// ringDeliveries is the payload of a notification about stored deliveries, so that relays look for
-// those that are due, and for nothing else.
-const ringDeliveries = "deliveries"
 
 // mode returns whether the table is a queue or a stream.
 func (s *Client) mode(ctx context.Context, tx pgx.Tx) (mode outboxsql.Mode, err error) {
@@ -48,7 +45,7 @@ func (s *Client) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, e
 func (s *Client) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	return s.deleteEvents(ctx, tx, `DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)
-		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE e.id > p.head OR p.open @> e.id)
+		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE NOT `+idset.SQLHas("p.head", "p.open", "e.id")+`)
 		AND NOT EXISTS (SELECT FROM {replays} AS r
-			WHERE r.state = 'running' AND e.id <= r.to_id AND (e.id > r.head OR r.open @> e.id))`, ids)
+			WHERE r.state = 'running' AND e.id <= r.to_id AND NOT `+idset.SQLHas("r.head", "r.open", "e.id")+`)`, ids)
 }

@@ -4,56 +4,29 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/routing"
 )
-
-// eventIDs is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
-type eventIDs struct{ low, high []int64 }
-
-func (r *eventIDs) contains(id int64) bool {
-	i := sort.Search(len(r.high), func(i int) bool { return r.high[i] > id })
-	return i < len(r.low) && r.low[i] <= id
-}
-
-// cut is the set of ids seen at a moment: all up to head except those in open.
-type cut struct {
-	head int64
-	open eventIDs
-}
-
-func (c *cut) has(id int64) bool { return id <= c.head && !c.open.contains(id) }
 
 // eventPosition is the position of a destination of a stream. The position without a
 // name belongs to the unrouted scanner.
 type eventPosition struct {
 	destination   string
 	shard, shards int
-	cut
+	idset.Watermark
 	failure string // why the destination is down, where that is stored with its position
 }
 
-// eventSpan is a row of outbox_routes: by which routes a destination reads which ids.
+// routeRange is a row of outbox_routes, also a past one.
 type routeRange struct {
-	destination      string
-	patterns, others []string
-	drops            []string // settings by which the destination may pass an event that it has not acknowledged
-	from, until      cut
-	ended            bool
-	skipped          bool // a person has moved the position past these ids
-}
+	routing.Range
 
-func (s *routeRange) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
-
-// leads reports whether the most specific pattern leads to the destination.
-func (s *routeRange) leads(eventType string) bool {
-	best := routing.Best(slices.Concat(s.patterns, s.others), eventType)
-	return best >= 0 && best < len(s.patterns)
+	skipped bool // a person has moved the position past these ids
 }
 
 // tables has the rows of the small tables in one snapshot.
@@ -209,14 +182,14 @@ func (t *tables) stateAt(name string, e *raw) (state State, drops []string) {
 	for i := range t.ranges {
 		s := &t.ranges[i]
 		switch {
-		case s.destination != name || !s.contains(e.ID):
+		case s.Destination != name || !s.Contains(e.ID):
 		case s.skipped:
 			skipped = true
 		default:
 			known = true
-			if s.leads(e.Type) {
+			if s.Gets(e.Type) {
 				reads = true
-				drops = append(drops, s.drops...)
+				drops = append(drops, s.Drops...)
 			}
 		}
 	}
@@ -245,7 +218,7 @@ func (t *tables) behind(name string, e *raw) bool {
 	}
 
 	return slices.ContainsFunc(t.positions, func(p eventPosition) bool {
-		return p.destination == name && p.gets(e) && !p.has(e.ID)
+		return p.destination == name && p.gets(e) && !p.Has(e.ID)
 	})
 }
 
@@ -256,7 +229,7 @@ func (t *tables) under(name string, e *raw) bool {
 	}
 
 	return slices.ContainsFunc(t.positions, func(p eventPosition) bool {
-		return p.destination == name && p.gets(e) && p.open.contains(e.ID)
+		return p.destination == name && p.gets(e) && p.Open.Contains(e.ID)
 	})
 }
 
@@ -267,7 +240,7 @@ func (t *tables) done(name string, e *raw) bool {
 	}
 
 	return slices.ContainsFunc(t.former, func(p eventPosition) bool {
-		return p.destination == name && p.gets(e) && p.has(e.ID)
+		return p.destination == name && p.gets(e) && p.Has(e.ID)
 	})
 }
 
@@ -280,11 +253,7 @@ func (p *eventPosition) gets(e *raw) bool {
 func (t *tables) lowest() int64 {
 	lowest := int64(math.MaxInt64)
 	for i := range t.positions {
-		p := &t.positions[i]
-		lowest = min(lowest, p.head)
-		if len(p.open.low) > 0 {
-			lowest = min(lowest, p.open.low[0]-1)
-		}
+		lowest = min(lowest, t.positions[i].Lowest())
 	}
 
 	if len(t.positions) == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/pgschema"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -91,10 +92,10 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	var rows pgx.Rows
 	for sql, into := range map[string]*[]eventPosition{
 		`SELECT destination, shard, count(*) OVER (PARTITION BY destination), head,
-			` + eventBounds("open") + `, coalesce(last_error, '') FROM {positions} ORDER BY destination, shard`: &t.positions,
-		`SELECT destination, shard, shards, head, ` + eventBounds("open") + `, '' FROM (
+			open::text, coalesce(last_error, '') FROM {positions} ORDER BY destination, shard`: &t.positions,
+		`SELECT destination, shard, shards, head, open, '' FROM (
 			SELECT p.destination, w.n - 1 AS shard, jsonb_array_length(s) AS shards, (w.at ->> 'head')::bigint AS head,
-				(w.at ->> 'open')::int8multirange AS open
+				w.at ->> 'open' AS open
 			FROM {positions} AS p, jsonb_array_elements(p.former) AS s,
 				jsonb_array_elements(s) WITH ORDINALITY AS w(at, n)) AS f`: &t.former,
 	} {
@@ -104,7 +105,7 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 		}
 
 		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p eventPosition, err error) {
-			err = row.Scan(&p.destination, &p.shard, &p.shards, &p.head, &p.open.low, &p.open.high, &p.failure)
+			err = row.Scan(&p.destination, &p.shard, &p.shards, &p.Head, &p.Open, &p.failure)
 			return p, err
 		})
 		if err != nil {
@@ -113,27 +114,18 @@ func (s *Client) tablesNow(ctx context.Context, tx pgx.Tx) (*tables, error) {
 	}
 
 	// Not the routes that are expected of a destination (since 0): it does not read by them yet.
-	rows, err = tx.Query(ctx, s.sql(`SELECT destination, patterns, others, head,
-		`+eventBounds("open")+`, until_head IS NOT NULL, coalesce(until_head, 0), `+eventBounds("until_open")+`, drops,
-		past IS NOT DISTINCT FROM 'skipped'
+	rows, err = tx.Query(ctx, s.sql(`SELECT `+routing.Columns+`, past IS NOT DISTINCT FROM 'skipped'
 		FROM {routes} WHERE since > 0 ORDER BY destination, since`))
 	if err != nil {
 		return nil, err
 	}
 
 	t.ranges, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p routeRange, err error) {
-		err = row.Scan(&p.destination, &p.patterns, &p.others, &p.from.head, &p.from.open.low, &p.from.open.high,
-			&p.ended, &p.until.head, &p.until.open.low, &p.until.open.high, &p.drops, &p.skipped)
+		err = row.Scan(append(p.Fields(), &p.skipped)...)
 		return p, err
 	})
 
 	return t, err
-}
-
-// bounds are two columns with the bounds of a multirange.
-func eventBounds(column string) string {
-	return `ARRAY(SELECT coalesce(lower(r), -9223372036854775808) FROM unnest(` + column + `) AS r ORDER BY r),
-		ARRAY(SELECT coalesce(upper(r), 9223372036854775807) FROM unnest(` + column + `) AS r ORDER BY r)`
 }
 
 // sqlRows reads the deliveries of events. The comparison of rows finds the first delivery of a line,

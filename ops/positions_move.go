@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // Moved is the result of Seek, or in a dry run its plan.
@@ -195,10 +194,10 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 	}
 
 	var again bool
-	var positions, passed int64
-	var open string
+	var positions int64
+	var at idset.Watermark
 
-	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&positions, &again, &passed, &open)
+	err := tx.QueryRow(ctx, sqlStanding, destination).Scan(&positions, &again, &at.Head, &at.Open)
 	if err != nil {
 		return err
 	}
@@ -216,16 +215,9 @@ func positionMove(ctx context.Context, tx pgx.Tx, destination string, head int64
 		return nil
 	}
 
-	at := tail.Watermark{Head: passed}
-	at.Open, err = tail.ParseRanges(open)
-	if err != nil {
-		return err
-	}
-
-	to := tail.Watermark{Head: head, Open: slices.Clone(at.Open)}
-	to.Open.Remove(tail.Range{From: head + 1, To: math.MaxInt64})
+	to := idset.Watermark{Head: head, Open: at.Back(head).Open}
 	if again { // ids were assigned again: events due by ended routes are other events now
-		at = tail.Watermark{Head: math.MaxInt64}
+		at = idset.Watermark{Head: math.MaxInt64}
 	}
 
 	return routes.Rewind(ctx, tx, destination, to, at)
@@ -372,6 +364,5 @@ func (s *Client) recordMove(ctx context.Context, tx pgx.Tx, a Action, what posit
 		return err
 	}
 
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'shards') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
-	return err
+	return s.notify(ctx, tx, pgschema.WordShards)
 }

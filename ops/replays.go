@@ -204,8 +204,7 @@ func (s *Client) noted(ctx context.Context, tx pgx.Tx, a Action, what positionDe
 	if err := s.recordMove(ctx, tx, a, what); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, 'deliveries') WHERE `+pgschema.MayNotify, pgschema.Channel(s.cfg.Schema))
-	return err
+	return s.notify(ctx, tx, pgschema.WordDeliveries)
 }
 
 // maxReplays bounds a list of replays.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -132,7 +131,7 @@ func (c *change) again(ctx context.Context, f func() error) error {
 
 		w.tell(ctx, busy)
 
-		pause := alonePause/2 + rand.N(alonePause) //nolint:gosec // spreads tries, hides nothing
+		pause := sleep.Spread(alonePause, 0.5)
 		if busy {
 			pause = schemaPoll
 		}

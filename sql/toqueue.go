@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/idset"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // toQueue gives each event of a stream the state that a queue would have given it.
@@ -124,32 +128,18 @@ func (m *modeChange) unpark(ctx context.Context) error {
 // readers returns the position of every reader. The beginning of the stream stands for readers
 // without a position: for all of them, or, if routes are known, for the unrouted scanner.
 func (m *modeChange) readers(ctx context.Context) (*readers, error) {
-	rows, err := m.conn.Query(ctx, `SELECT destination, shard, head, lower(s), upper(s) FROM (
+	rows, err := m.conn.Query(ctx, `SELECT destination, head, open::text FROM (
 			SELECT destination, shard, head, open FROM `+m.table("outbox_positions")+`
 			UNION ALL SELECT '', 0, origin_head, origin_open FROM `+m.table("outbox_mode")+`
 			WHERE NOT EXISTS (SELECT FROM `+m.table("outbox_positions")+` WHERE destination = '' OR $1::boolean)) AS p
-		LEFT JOIN LATERAL unnest(open) AS s ON true ORDER BY destination, shard, lower(s)`, m.options.Route == nil)
+		ORDER BY destination, shard`, m.options.Route == nil)
 	if err != nil {
 		return nil, err
 	}
 
-	var all []*reach
-	var shard, lastShard int
-	var destination string
-	var head int64
-	var low, high *int64
-	_, err = pgx.ForEachRow(rows, []any{&destination, &shard, &head, &low, &high}, func() error {
-		if n := len(all); n == 0 || all[n-1].destination != destination || lastShard != shard {
-			all = append(all, &reach{destination: destination, head: head})
-			lastShard = shard
-		}
-
-		if low != nil && high != nil {
-			one := all[len(all)-1]
-			one.open = append(one.open, idRange{*low, *high})
-		}
-
-		return nil
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r reader, err error) {
+		err = row.Scan(&r.destination, &r.Head, &r.Open)
+		return r, err
 	})
 
 	return newReaders(all), err
@@ -157,47 +147,35 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 
 // formerRoutes returns the routes by which known destinations read events, whatever the present configuration. A route
 // that no relay has ended applies only to the ids that the unrouted scanner has read: only those are decided.
-func (m *modeChange) formerRoutes(ctx context.Context) (all []formerRoutes, err error) {
-	rows, err := m.conn.Query(ctx, `SELECT r.destination, r.patterns, r.others, r.head, s.low, s.high,
-		coalesce(r.until_head, p.head, -1), u.low, u.high
-		FROM `+m.table("outbox_routes")+` AS r LEFT JOIN `+m.table("outbox_positions")+` AS p ON p.destination = '' AND p.shard = 0
-		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low,
-			coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high FROM unnest(r.open) AS x) AS s
-		CROSS JOIN LATERAL (SELECT coalesce(array_agg(lower(x) ORDER BY x), '{}') AS low,
-			coalesce(array_agg(upper(x) ORDER BY x), '{}') AS high
-			FROM unnest(CASE WHEN r.until_head IS NULL THEN p.open ELSE r.until_open END) AS x) AS u
-		WHERE r.past IS NULL AND r.since > 0`)
+func (m *modeChange) formerRoutes(ctx context.Context) ([]routing.Range, error) {
+	decided := idset.Watermark{Head: math.MinInt64} // without a scanner, no id
+	err := m.conn.QueryRow(ctx, `SELECT head, open::text FROM `+m.table("outbox_positions")+` WHERE destination = '' AND shard = 0`).
+		Scan(&decided.Head, &decided.Open)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("read the position of the unrouted scanner: %w", err)
+	}
+
+	rows, err := m.conn.Query(ctx, `SELECT `+routing.Columns+` FROM `+m.table("outbox_routes")+` WHERE past IS NULL AND since > 0`)
 	if err != nil {
 		return nil, fmt.Errorf("read the routes: %w", err)
 	}
 
-	var f formerRoutes
-	var fromLow, fromHigh, untilLow, untilHigh []int64
-	columns := []any{
-		&f.destination, &f.patterns, &f.others, &f.from.head, &fromLow, &fromHigh, &f.until.head, &untilLow, &untilHigh,
-	}
-	_, err = pgx.ForEachRow(rows, columns, func() error {
-		f.from.open = spans(fromLow, fromHigh)
-		f.until.open = spans(untilLow, untilHigh)
-		if m.options.Known == nil || m.options.Known(f.destination) {
-			all = append(all, f)
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f routing.Range, err error) {
+		err = row.Scan(f.Fields()...)
+		if !f.Ended {
+			f.Ended = true
+			f.Until = decided
 		}
-		f = formerRoutes{}
-		return nil
+
+		return f, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the routes: %w", err)
 	}
 
-	return all, nil
-}
-
-// spans returns the spans with these bounds.
-func spans(low, high []int64) (all []idRange) {
-	for i := range low {
-		all = append(all, idRange{low[i], high[i]})
-	}
-	return all
+	return slices.DeleteFunc(all, func(f routing.Range) bool {
+		return m.options.Known != nil && !m.options.Known(f.Destination)
+	}), nil
 }
 
 // abandonedLook is how many waiting events of a destination are counted.
@@ -216,15 +194,15 @@ func (m *modeChange) abandoned(ctx context.Context, r *readers) error {
 			continue
 		}
 
-		n, err := m.waiting(ctx, one)
+		n, err := m.waiting(ctx, &one.Watermark)
 		switch {
 		case err != nil:
 			return fmt.Errorf("count the events that wait for %q: %w", one.destination, err)
 		case n > abandonedLook:
 			found = append(found, fmt.Sprintf("%s, which has come to event %d (more than %d events above)",
-				one.destination, one.head, abandonedLook))
+				one.destination, one.Head, abandonedLook))
 		case n > 0:
-			found = append(found, fmt.Sprintf("%s, which has come to event %d (%d events wait)", one.destination, one.head, n))
+			found = append(found, fmt.Sprintf("%s, which has come to event %d (%d events wait)", one.destination, one.Head, n))
 		}
 	}
 
@@ -239,19 +217,13 @@ func (m *modeChange) abandoned(ctx context.Context, r *readers) error {
 	return fmt.Errorf("%w: %s: configure them with their routes, or discard these events", ErrAbandoned, strings.Join(found, "; "))
 }
 
-// waiting counts the events that the reader has not received, of all types, up to one above [abandonedLook].
-func (m *modeChange) waiting(ctx context.Context, r *reach) (n int64, err error) {
-	low := []int64{r.head + 1}
-	high := []int64{math.MaxInt64}
-	for _, s := range r.open {
-		low = append(low, s.low)
-		high = append(high, s.high)
-	}
-
+// waiting counts the events that a reader has not received, of all types, up to one above [abandonedLook].
+func (m *modeChange) waiting(ctx context.Context, received *idset.Watermark) (n int64, err error) {
+	low, high := bounds(received.Missing(math.MaxInt64))
 	err = m.step(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT count(*) FROM (
 			SELECT FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
-				SELECT FROM outbox_events WHERE id >= s.low AND id < s.high AND state = 'fresh' ORDER BY id LIMIT $3) AS e
+				SELECT FROM outbox_events WHERE id >= s.low AND id <= s.high AND state = 'fresh' ORDER BY id LIMIT $3) AS e
 			LIMIT $3) AS found`, low, high, abandonedLook+1).Scan(&n)
 	})
 
@@ -261,18 +233,12 @@ func (m *modeChange) waiting(ctx context.Context, r *reach) (n int64, err error)
 // agreed returns an error if there is an event that some readers have received and others have not:
 // its destinations are unknown.
 func (m *modeChange) agreed(ctx context.Context, r *readers) error {
-	disputed := r.disputed()
-	low := make([]int64, len(disputed))
-	high := make([]int64, len(disputed))
-	for i, s := range disputed {
-		low[i] = s.low
-		high[i] = s.high
-	}
+	low, high := bounds(r.disputed())
 
 	var id *int64
 	err := m.step(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT min(e.id) FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
-			SELECT id FROM outbox_events WHERE id >= s.low AND id < s.high AND state = 'fresh' ORDER BY id LIMIT 1) AS e`, low, high).Scan(&id)
+			SELECT id FROM outbox_events WHERE id >= s.low AND id <= s.high AND state = 'fresh' ORDER BY id LIMIT 1) AS e`, low, high).Scan(&id)
 	})
 	switch {
 	case err != nil:
@@ -283,4 +249,13 @@ func (m *modeChange) agreed(ctx context.Context, r *readers) error {
 	}
 
 	return nil
+}
+
+// bounds returns the first and the last id of each range.
+func bounds(ids idset.Set) (low, high []int64) {
+	for _, g := range ids {
+		low = append(low, g.From)
+		high = append(high, g.To)
+	}
+	return low, high
 }

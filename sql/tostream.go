@@ -5,17 +5,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/sleep"
 )
-
-// span is the range of ids from low (inclusive) to high (exclusive).
-type idRange struct{ low, high int64 }
 
 const (
 	// lookBatch is how many events one statement reads.
@@ -55,7 +52,7 @@ func (m *modeChange) toStream(ctx context.Context) error {
 		return fmt.Errorf("find the last event that is not fresh: %w", err)
 	}
 
-	var open []idRange
+	var open idset.Set
 	if head > 0 {
 		m.say("waiting for transactions that may have written below event %d", head)
 		if err := m.awaitDrawers(ctx); err != nil {
@@ -75,23 +72,10 @@ func (m *modeChange) toStream(ctx context.Context) error {
 }
 
 // asStream makes the table a stream that begins there.
-func asStream(head int64, open []idRange) string {
+func asStream(head int64, open idset.Set) string {
 	return fmt.Sprintf(`DROP INDEX IF EXISTS outbox_events_fresh;
 		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s',
-			origin_sequence = `+pgschema.Sequence+`, changed_at = clock_timestamp();`, head, multirange(open))
-}
-
-// multirange returns the spans as PostgreSQL writes them.
-func multirange(ranges []idRange) string {
-	var b strings.Builder
-	for i, s := range ranges {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "[%d,%d)", s.low, s.high)
-	}
-
-	return "{" + b.String() + "}"
+			origin_sequence = `+pgschema.Sequence+`, changed_at = clock_timestamp();`, head, open)
 }
 
 // giveBack makes due the deliveries leased by dead relays.
@@ -240,11 +224,11 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 // freshBelow returns ranges that contain all fresh events up to head and no other event: at most
 // maxOpen of them, the highest ones. Events below those are stored in outbox_deliveries, where the
 // unrouted scanner finds them.
-func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange, err error) {
+func (m *modeChange) freshBelow(ctx context.Context, head int64) (open idset.Set, err error) {
 	m.say("finding waiting events")
 	dropped := 0
 	for low, n := int64(math.MinInt64), readBatch; n == readBatch; {
-		var found []idRange
+		var found idset.Set
 		found, n, err = m.freshFrom(ctx, low, head)
 		if err != nil {
 			return nil, fmt.Errorf("find waiting events: %w", err)
@@ -254,14 +238,14 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange
 		}
 
 		// The batch begins with the event that ended the previous one.
-		if len(open) > 0 && found[0].low < open[len(open)-1].high {
-			open[len(open)-1].high = found[0].high
+		if len(open) > 0 && found[0].From <= open[len(open)-1].To {
+			open[len(open)-1].To = found[0].To
 			found = found[1:]
 		}
 
 		open = append(open, found...)
 		if len(open) > 0 {
-			low = open[len(open)-1].high - 1
+			low = open[len(open)-1].To
 		}
 
 		if surplus := len(open) - maxOpen; surplus > 0 {
@@ -274,14 +258,14 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []idRange
 
 	if dropped > 0 {
 		m.say("%d ranges are too many: the events of the first %d are deferred", dropped+len(open), dropped)
-		err = m.deferFresh(ctx, open[0].low)
+		err = m.deferFresh(ctx, open[0].From)
 	}
 
 	return open, err
 }
 
 // freshFrom returns the ranges of the first readBatch fresh events with ids from low to head, and the number of these events.
-func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []idRange, n int, err error) {
+func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found idset.Set, n int, err error) {
 	err = m.step(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (
 				SELECT id FROM outbox_events WHERE state = 'fresh' AND id >= $1 AND id <= $2 ORDER BY id LIMIT $3),
@@ -289,16 +273,16 @@ func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []id
 			seen AS (SELECT id, before + 1 < id AND EXISTS
 				(SELECT FROM outbox_events AS e WHERE e.id > p.before AND e.id < p.id) AS apart FROM pairs AS p),
 			numbered AS (SELECT id, count(*) FILTER (WHERE apart) OVER (ORDER BY id) AS n FROM seen)
-			SELECT min(id), max(id) + 1, count(*)::int FROM numbered GROUP BY n ORDER BY n`, low, head, readBatch)
+			SELECT min(id), max(id), count(*)::int FROM numbered GROUP BY n ORDER BY n`, low, head, readBatch)
 		if err != nil {
 			return err
 		}
 
-		var s idRange
+		var s idset.Range
 		var some int
 		found = nil
 		n = 0
-		_, err = pgx.ForEachRow(rows, []any{&s.low, &s.high, &some}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&s.From, &s.To, &some}, func() error {
 			found = append(found, s)
 			n += some
 			return nil

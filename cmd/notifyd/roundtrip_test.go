@@ -13,13 +13,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/notifyd/notifyd/cmd/internal/command"
+	"time"
 
 	yaml "go.yaml.in/yaml/v4"
 
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/lab/testenv/settingstest"
 )
 
 // roundTrip is an environment for configurations that are read again when they were printed.
@@ -50,19 +54,19 @@ func newRoundTrip(t *testing.T) *roundTrip {
 	return r
 }
 
-func (r *roundTrip) write(name, config string) string {
+func (r *roundTrip) write(name, text string) string {
 	r.Helper()
-	return testenv.WriteFile(r, filepath.Join(r.dir, name), config)
+	return testenv.WriteFile(r, filepath.Join(r.dir, name), text)
 }
 
 // goes prints a configuration, reads what was printed, and prints that: the prints are
 // the same, plan finds no change, and no secret is shown.
-func (r *roundTrip) goes(config string) (text string) {
+func (r *roundTrip) goes(written string) (text string) {
 	r.Helper()
-	path := r.write("notifyd.yaml", config)
+	path := r.write("notifyd.yaml", written)
 	one := commandIn(r.T, r.env, "config", "print", "-c", path)
 	if one.code != 0 {
-		r.Fatalf("%s\n%s", one.stderr, config)
+		r.Fatalf("%s\n%s", one.stderr, written)
 	}
 	printed := r.write("printed.yaml", one.stdout)
 	two := commandIn(r.T, r.env, "config", "print", "-c", printed)
@@ -83,7 +87,8 @@ func (r *roundTrip) goes(config string) (text string) {
 	return one.stdout
 }
 
-// TestEverySettingRoundTrips prints and reads every setting of every destination.
+// TestEverySettingRoundTrips prints and reads every setting of the relay, of a lane and of every destination. What is read is
+// what was written.
 func TestEverySettingRoundTrips(t *testing.T) {
 	t.Parallel()
 	written := make(map[string]map[string]any)
@@ -103,12 +108,50 @@ func TestEverySettingRoundTrips(t *testing.T) {
 			}
 		}
 	}
-	r := newRoundTrip(t)
+
+	var relay notifyd.Config
+	var retention notifyd.Retention
+	var lane config.Lane
+	var inLane map[string]any
+	settingstest.Fill(t, settingstest.InFile(&relay), nil)
+	settingstest.Fill(t, settingstest.InFile(&retention), nil)
+	settingstest.Fill(t, settingstest.InFile(&lane), map[string]any{
+		"Order": delivery.OrderAggregate, "OnDead.To": "email-2", "StartFrom": "now",
+		"RateLimit": delivery.Rate{Events: 500, Per: time.Minute}, "RateKey": "payload.customer_id", "Retry": []time.Duration{time.Second},
+	})
+
+	lane.Retry = nil // it excludes backoff; the file of the type log has it
+
+	// The destination log has the settings of every lane.
+	if err := yaml.Load([]byte(settingstest.File(t, settingstest.InFile(&lane))), &inLane); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(written["log"], inLane)
 	text, err := yaml.Dump(map[string]any{"destinations": written})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.goes(everyOther + string(text))
+
+	r := newRoundTrip(t)
+	r.goes(everyOther + "relay: " + settingstest.File(t, settingstest.InFile(&relay)) + "\n" +
+		"retention: " + settingstest.File(t, settingstest.InFile(&retention)) + "\n" + string(text))
+
+	for _, name := range []string{"notifyd.yaml", "printed.yaml"} {
+		c, err := config.Load(filepath.Join(r.dir, name), "", destinations.Registry(r.dir, nil, nil), r.env.lookup)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		settingstest.Same(t, settingstest.InFile(&c.Relay), settingstest.InFile(&relay))
+		settingstest.Same(t, settingstest.InFile(&c.Retention), settingstest.InFile(&retention))
+		at := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == "log" })
+		settingstest.Same(t, settingstest.InFile(&c.Destinations[at].Lane), settingstest.InFile(&lane))
+
+		at = slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == "log-2" })
+		if retry := c.Destinations[at].Retry; !slices.Equal(retry, []time.Duration{10 * time.Second, time.Minute}) {
+			t.Errorf("%s: retry is %v", name, retry)
+		}
+	}
 }
 
 // TestDefaultsRoundTrip prints each type with what it must have and no more: what is shown
@@ -142,9 +185,9 @@ func TestPagesRoundTrip(t *testing.T) {
 			}
 			r := newRoundTrip(t)
 			r.env = variablesOf(st.text)
-			config := completed(st.text)
-			secretFiles(t, filepath.Join(r.dir, "notifyd.yaml"), config)
-			text := r.goes(config)
+			whole := completed(st.text)
+			secretFiles(t, filepath.Join(r.dir, "notifyd.yaml"), whole)
+			text := r.goes(whole)
 			if slices.Contains(strings.Fields(text), "${redacted}") {
 				t.Errorf("%s, %q: no input:\n%s", page, st.heading, text)
 			}
@@ -160,7 +203,7 @@ func TestPagesRoundTrip(t *testing.T) {
 // and literal headers among them, are shown by neither print nor plan.
 func TestPrintHidesWhatTheFileHolds(t *testing.T) {
 	t.Parallel()
-	const config = `version: 1
+	const secrets = `version: 1
 database: {url: "postgres://app:swordfish1@db/app"}
 destinations:
   slack: {type: slack, webhook_url: https://hooks.slack.com/services/T/B/swordfish2, text: t}
@@ -170,8 +213,8 @@ destinations:
 routes: [{match: "*", to: [slack, hook, other, mail]}]
 `
 	r := newRoundTrip(t)
-	path := r.write("notifyd.yaml", config)
-	other := r.write("other.yaml", strings.ReplaceAll(config, "swordfish", "marlin"))
+	path := r.write("notifyd.yaml", secrets)
+	other := r.write("other.yaml", strings.ReplaceAll(secrets, "swordfish", "marlin"))
 	for _, args := range [][]string{
 		{"config", "print", "-c", path}, {"plan", "--offline", "-c", path, "--against", other}, {"plan", "--offline", "-o", "json", "-c", other, "--against", path},
 	} {
@@ -192,11 +235,9 @@ routes: [{match: "*", to: [slack, hook, other, mail]}]
 	}
 }
 
-// everyOther are the settings that are no destination's.
+// everyOther are the settings that are neither of a destination nor of the relay.
 const everyOther = `version: 1
 database: {url: "postgres://app:${env:SECRET}@db.example.com/app?application_name=shop", listen_url: "host=db.example.com password=${env:SECRET} dbname=app", schema: shop}
-relay: {connections: 2, batch: 3, batch_bytes: 4000, lock_budget: 50ms, lease: 1m30s, poll_interval: 2s, canary: 3s, shutdown_timeout: 1h0m4s}
-retention: {keep: 36h, batch: 5, partitions: daily}
 log: {level: debug, format: json}
 admin: {listen: "127.0.0.1:9470", tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}, token: "${env:ADMIN_TOKEN}", pprof: true, console: true, read_only: true, payloads: hidden, read_only_token: "${env:VIEWER_TOKEN}", actor_header: X-Forwarded-User, trusted_proxies: [127.0.0.1, "10.1.0.0/16"]}
 alerts: {to: [log], on: [destination, waiting], every: 6m, oldest_waiting: 0}

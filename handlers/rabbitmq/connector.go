@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 )
 
 const (
@@ -89,11 +89,7 @@ func (k *connector) get(ctx context.Context) (*connection, error) {
 
 // run connects, again and again.
 func (k *connector) run(ctx context.Context) {
-	pauses := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstPause),
-		backoff.WithMaxInterval(longestPause),
-		backoff.WithMaxElapsedTime(0), // a broker may be down for days
-	)
+	pauses := backoff.NewPauses(firstPause, longestPause, 1.5)
 
 	silent, said := false, false // the outage, or the connection, was reported
 	alarmed := false             // so was the alarm, of the last connection or the present one
@@ -152,7 +148,7 @@ func (k *connector) run(ctx context.Context) {
 				pauses.Reset()
 			}
 		}
-		k.pause(ctx, pauses.NextBackOff())
+		k.pause(ctx, pauses.Next())
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/idset"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -18,7 +18,7 @@ import (
 type takeover struct {
 	at   time.Time // by the clock of the server
 	head int64
-	open tail.Ranges
+	open idset.Set
 }
 
 // watchTakeovers makes the database record each position that is taken over.
@@ -41,11 +41,7 @@ func (c *cell) takeovers() []takeover {
 		c.t.Fatal(err)
 	}
 	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (t takeover, err error) {
-		var open string
-		if err := r.Scan(&t.at, &t.head, &open); err != nil {
-			return t, err
-		}
-		t.open, err = tail.ParseRanges(open)
+		err = r.Scan(&t.at, &t.head, &t.open)
 		return t, err
 	})
 	if err != nil {

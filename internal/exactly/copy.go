@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/idset"
 )
 
 // progress is the progress of a shard for a destination that keeps a copy of its position. The shard moves it ahead
@@ -18,17 +18,16 @@ type progress struct {
 	owner owner // the owner of the position
 
 	mu         sync.Mutex
-	checkpoint int64          // the last checkpoint
-	seq        string         // the sequence that assigned the ids
-	head       int64          // at the last checkpoint
-	open       tail.Ranges    // at the last checkpoint; some may have been committed since
-	rows       map[int64]bool // stored deliveries in flight, or with an unwritten result
-	done       map[int64]int  // committed since, and possibly still in open or in rows, with the number of replays
-	doing      map[int64]int  // delivered by the transaction of the last call of With
+	checkpoint int64           // the last checkpoint
+	seq        string          // the sequence that assigned the ids
+	at         idset.Watermark // at the last checkpoint; some open ids may have been committed since
+	rows       map[int64]bool  // stored deliveries in flight, or with an unwritten result
+	done       map[int64]int   // committed since, and possibly still in open or in rows, with the number of replays
+	doing      map[int64]int   // delivered by the transaction of the last call of With
 }
 
 // advance moves the progress to the shard's state after a checkpoint.
-func (p *progress) advance(checkpoint, head int64, open tail.Ranges, running iter.Seq[int64], sequence string) {
+func (p *progress) advance(checkpoint int64, at idset.Watermark, running iter.Seq[int64], sequence string) {
 	rows := make(map[int64]bool)
 	for id := range running {
 		rows[id] = true
@@ -38,11 +37,10 @@ func (p *progress) advance(checkpoint, head int64, open tail.Ranges, running ite
 	defer p.mu.Unlock()
 
 	p.checkpoint = checkpoint
-	p.head = head
-	p.open = open
+	p.at = at
 	p.rows = rows
 	p.seq = sequence
-	maps.DeleteFunc(p.done, func(id int64, _ int) bool { return !rows[id] && !open.Contains(id) })
+	maps.DeleteFunc(p.done, func(id int64, _ int) bool { return !rows[id] && !at.Open.Contains(id) })
 }
 
 // With implements delivery.Progress.
@@ -56,7 +54,7 @@ func (p *progress) With(events []*delivery.Event) []byte {
 	}
 
 	passed := make([]int64, 0, len(p.done)+len(p.doing))
-	c := positionCopy{Version: copyVersion, Owner: p.owner, Checkpoint: p.checkpoint, Head: p.head, Sequence: p.seq}
+	c := positionCopy{Version: copyVersion, Owner: p.owner, Checkpoint: p.checkpoint, Sequence: p.seq}
 	for _, some := range []map[int64]int{p.done, p.doing} {
 		for id, replays := range some {
 			passed = append(passed, id)
@@ -67,7 +65,7 @@ func (p *progress) With(events []*delivery.Event) []byte {
 	}
 
 	slices.Sort(passed)
-	c.Open = p.open.Without(passed).String()
+	c.Watermark = idset.Watermark{Head: p.at.Head, Open: p.at.Open.Without(passed)}
 
 	return c.encode()
 }
@@ -88,9 +86,8 @@ type positionCopy struct {
 	Version int   `json:"version"`
 	Owner   owner `json:"of"`
 	// Checkpoint is the checkpoint on which the copy relies: the database has it, or has lost ids that the copy has.
-	Checkpoint int64  `json:"sealed"`
-	Head       int64  `json:"head"`
-	Open       string `json:"open"`
+	Checkpoint int64 `json:"sealed"`
+	idset.Watermark
 	// Sequence identifies the sequence that assigned these ids, as outbox_positions has it.
 	Sequence string `json:"sequence"`
 	// Settled are deliveries of rows that succeeded; the rows may still exist.
@@ -108,11 +105,6 @@ func (c *positionCopy) encode() []byte {
 	return b
 }
 
-func (c *positionCopy) watermark() (tail.Watermark, error) {
-	open, err := tail.ParseRanges(c.Open)
-	return tail.Watermark{Head: c.Head, Open: open}, err
-}
-
 // decodeCopy reads a copy, nil without one.
 func decodeCopy(b []byte) (*positionCopy, error) {
 	if b == nil {
@@ -121,14 +113,9 @@ func decodeCopy(b []byte) (*positionCopy, error) {
 
 	var c positionCopy
 	err := json.Unmarshal(b, &c)
-	switch {
-	case err != nil:
-	case c.Version != copyVersion:
+	if err == nil && c.Version != copyVersion {
 		err = fmt.Errorf("it has version %d, and this notifyd knows version %d", c.Version, copyVersion)
-	default:
-		_, err = c.watermark()
 	}
-
 	if err != nil {
 		return nil, fmt.Errorf("read the destination's position copy: %w: "+
 			"set another transactional_id, or use the version of notifyd that wrote the copy", err)

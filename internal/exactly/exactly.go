@@ -12,11 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/backoff"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/safecall"
 	"github.com/notifyd/notifyd/internal/session"
@@ -52,14 +53,13 @@ type Position struct {
 	reopen     bool   // the outcome of a transaction is unknown
 	cause      string // why, until it is written
 	checkpoint int64
-	pause      *backoff.ExponentialBackOff
+	pauses     backoff.Pauses
 	warned     bool // the log has the warning about too many gaps
 }
 
 // New returns the position of a shard that has just been taken over.
 func New(h Host) *Position {
-	return &Position{Host: h, pause: backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstOpen),
-		backoff.WithMaxInterval(h.LongestPause), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))}
+	return &Position{Host: h, pauses: backoff.NewPauses(firstOpen, h.LongestPause, 2)}
 }
 
 // Opened reports whether the shard may begin: the destination has returned its copy.
@@ -123,7 +123,7 @@ func (x *Position) OnlyGaps(ctx context.Context, r *tail.Reader) bool {
 
 // ownPosition is the row of the shard's position.
 type ownPosition struct {
-	tail.Watermark
+	idset.Watermark
 
 	id         string // of the position: a forgotten and recreated one has another id
 	checkpoint int64
@@ -139,15 +139,10 @@ const sqlOwn = `SELECT p.id::text, p.head, p.open::text, p.sealed, p.void, p.del
 
 // own reads the position. It waits for a statement that is changing the row. In a transaction it locks the row.
 func (x *Position) own(ctx context.Context, db position.Querier) (own ownPosition, err error) {
-	var open string
-
 	err = db.QueryRow(ctx, sqlOwn, x.Position.PositionID, x.Position.Epoch).
-		Scan(&own.id, &own.Head, &open, &own.checkpoint, &own.void, &own.delivered, &own.last, &own.sequence)
+		Scan(&own.id, &own.Head, &own.Open, &own.checkpoint, &own.void, &own.delivered, &own.last, &own.sequence)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return own, position.ErrFenced
-	}
-	if err == nil {
-		own.Open, err = tail.ParseRanges(open)
 	}
 	if err != nil {
 		return own, fmt.Errorf("read the position of %q: %w", x.Name, err)
@@ -215,7 +210,7 @@ func ShardName(database, schema, destination string, shard int) string {
 
 // Open opens the destination, and returns where the shard begins. All earlier deliveries of the shard have ended then.
 // While the destination does not answer, or has the position of another shard, Open tries again.
-func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
+func (x *Position) Open(ctx context.Context) (at idset.Watermark, err error) {
 	for ctx.Err() == nil {
 		var self owner
 
@@ -235,7 +230,7 @@ func (x *Position) Open(ctx context.Context) (at tail.Watermark, err error) {
 			continue
 		}
 
-		x.pause.Reset()
+		x.pauses.Reset()
 		x.refused = ""
 		if x.failing {
 			x.failing = false
@@ -288,7 +283,7 @@ func (x *Position) fail(ctx context.Context, err error) {
 		return
 	}
 
-	pause := x.pause.NextBackOff()
+	pause := x.pauses.Next()
 	known := true
 	if r, is := errors.AsType[*unusable](err); is {
 		pause = x.LongestPause
@@ -352,7 +347,7 @@ const maxStride = 1 << 32
 
 // adopt decides where the shard begins, and writes the result. It locks the position from the read to the write: an
 // abandoned statement of this shard may still arrive.
-func (x *Position) adopt(ctx context.Context, self owner, c *positionCopy) (at tail.Watermark, err error) {
+func (x *Position) adopt(ctx context.Context, self owner, c *positionCopy) (at idset.Watermark, err error) {
 	var a adopted
 	err = x.Use(ctx, func(conn *session.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), position.RoundTrip, position.ErrSlow)
@@ -434,12 +429,9 @@ func (x *Position) decide(own *ownPosition, self owner, c *positionCopy) (a adop
 		}
 
 	case trustMoved, trustBoth:
-		its, err := c.watermark()
-		if err != nil {
-			return a, err
-		}
+		its := c.Watermark
 		if c.Checkpoint <= own.void {
-			its.Head = min(its.Head, own.Head) // ids above were requested again
+			its = its.Back(own.Head) // ids above were requested again
 		}
 
 		a.Watermark = own.Or(its)
@@ -452,7 +444,7 @@ func (x *Position) decide(own *ownPosition, self owner, c *positionCopy) (a adop
 
 // adopted is where a shard begins.
 type adopted struct {
-	tail.Watermark
+	idset.Watermark
 
 	checkpoint int64
 	void       int64
@@ -539,6 +531,6 @@ func (x *Position) Checkpoint(ctx context.Context, conn *session.Conn) error {
 
 // Advance moves the progress that the destination stores to the shard's state after a checkpoint. running are the
 // stored deliveries in flight, or with an unwritten result.
-func (x *Position) Advance(head int64, open tail.Ranges, running iter.Seq[int64]) {
-	x.progress.advance(x.checkpoint, head, open, running, x.Position.Sequence)
+func (x *Position) Advance(at idset.Watermark, running iter.Seq[int64]) {
+	x.progress.advance(x.checkpoint, at, running, x.Position.Sequence)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -130,38 +131,18 @@ func (f *Events) OpenIDs() (ids []int64) {
 	return ids
 }
 
-// Watermark returns the position to write: the highest id that r has read, and the ids up to it that are neither
-// acknowledged nor stored elsewhere. These are invisible ids, the n ids in memory, and more. The next owner reads them
-// all again.
-func (f *Events) Watermark(r *tail.Reader, more []int64) (head int64, open tail.Ranges, n int) {
+// Watermark returns the position to write: the ids that r has read, without the ids that are neither acknowledged nor
+// stored elsewhere. These are the n ids in memory, and more. The next owner reads them all again.
+func (f *Events) Watermark(r *tail.Reader, more []int64) (at idset.Watermark, n int) {
 	ids := f.OpenIDs()
 	n = len(ids)
 	ids = append(ids, more...)
 	slices.Sort(ids)
 
-	gaps := r.Gaps()
-	open = make(tail.Ranges, 0, gaps.Len()+len(ids)/8)
-	add := func(r tail.Range) {
-		if n := len(open); n > 0 && r.From <= open[n-1].To+1 {
-			open[n-1].To = max(open[n-1].To, r.To)
-			return
-		}
-		open = append(open, r)
-	}
+	at = r.Watermark()
+	at.Open = at.Open.With(ids)
 
-	for _, g := range gaps {
-		for len(ids) > 0 && ids[0] < g.From {
-			add(tail.Range{From: ids[0], To: ids[0]})
-			ids = ids[1:]
-		}
-		add(g)
-	}
-
-	for _, id := range ids {
-		add(tail.Range{From: id, To: id})
-	}
-
-	return r.Head(), open, n
+	return at, n
 }
 
 // Count returns how many events are in memory, including rows.

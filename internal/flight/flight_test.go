@@ -9,6 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/tail"
 )
 
@@ -18,7 +19,7 @@ func TestWatermark(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const head = 60
-		var gaps tail.Ranges
+		var gaps idset.Set
 		open := make(map[int64]bool)
 		f := New(func() bool { return true }, func() {})
 		var batch []dispatch.Delivery
@@ -28,7 +29,7 @@ func TestWatermark(t *testing.T) {
 			d := dispatch.Delivery{Event: &delivery.Event{ID: id, Payload: []byte("12345")}}
 			switch rapid.SampledFrom([]string{"delivered", "gap", "batch", "returned", "row at the lane", "row returned", "more"}).Draw(t, "what") {
 			case "gap":
-				gaps.Add(tail.Range{From: id, To: id})
+				gaps.Add(idset.Range{From: id, To: id})
 				open[id] = true
 			case "batch":
 				batch, open[id] = append(batch, d), true
@@ -57,16 +58,16 @@ func TestWatermark(t *testing.T) {
 		if f.Bytes != bytes || f.Unanswered != len(batch) || f.Count() != len(batch)+returned {
 			t.Fatalf("%d bytes, %d without an answer, %d under way; want %d, %d, %d", f.Bytes, f.Unanswered, f.Count(), bytes, len(batch), len(batch)+returned)
 		}
-		gotHead, got, n := f.Watermark(tail.NewReader(head, gaps, tail.NewWriterScanner()), more)
-		if gotHead != head || n != inMemory {
-			t.Fatalf("head %d, %d in memory; want %d, %d", gotHead, n, head, inMemory)
+		at, n := f.Watermark(tail.NewReader(head, gaps, tail.NewWriterScanner()), more)
+		if at.Head != head || n != inMemory {
+			t.Fatalf("head %d, %d in memory; want %d, %d", at.Head, n, head, inMemory)
 		}
-		var want tail.Ranges
+		var want idset.Set
 		for _, id := range slices.Sorted(maps.Keys(open)) {
-			want.Add(tail.Range{From: id, To: id})
+			want.Add(idset.Range{From: id, To: id})
 		}
-		if got.String() != want.String() {
-			t.Fatalf("open %s, want %s", got, want)
+		if at.Open.String() != want.String() {
+			t.Fatalf("open %s, want %s", at.Open, want)
 		}
 	})
 }

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/login"
+	"github.com/notifyd/notifyd/internal/sleep"
 )
 
 const (
@@ -155,7 +155,7 @@ func (b *breaker) trip(now, began time.Time, p pace, known bool) (pause time.Dur
 	}
 
 	b.pause = min(max(next, p.first), p.longest*2/3) // with the spread of half, at most longest
-	pause = backoff.Spread(b.pause, pauseSpread)
+	pause = sleep.Spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 
 	return pause, opened, true

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/internal/modelock"
 	"github.com/notifyd/notifyd/internal/pgschema"
@@ -30,13 +29,6 @@ const (
 	rebalanceShare = 20
 	// rebalanceAtMost bounds the time between two reads.
 	rebalanceAtMost = 5 * time.Second
-)
-
-const (
-	// firstReconnect is short: most connections can be replaced at once.
-	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long the return of a database goes unnoticed.
-	longestReconnect = 2 * time.Second
 )
 
 // Lease is a shard that this relay has taken.
@@ -298,9 +290,7 @@ func (h *Holder) Run(ctx context.Context) error {
 	defer close(h.over)
 	defer h.end()
 
-	pause := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
-		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
+	pauses := backoff.Reconnects()
 	defer h.outage.end(0)
 
 	for ctx.Err() == nil {
@@ -319,11 +309,11 @@ func (h *Holder) Run(ctx context.Context) error {
 		if !store.IsDown(err) { // others report a database that does not answer
 			h.report(connection, err)
 		}
-		if time.Since(began) > longestReconnect {
-			pause.Reset()
+		if time.Since(began) > backoff.LongestReconnect {
+			pauses.Reset()
 		}
 
-		sleep.For(ctx, pause.NextBackOff())
+		sleep.For(ctx, pauses.Next())
 	}
 
 	return nil
@@ -574,7 +564,7 @@ func (h *Holder) postponed(id int32) bool {
 func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, err error) {
 	began := time.Now()
 
-	next = jittered(rebalanceEvery)
+	next = sleep.Spread(rebalanceEvery, 0.2)
 	if h.term == nil {
 		return next, h.renew(ctx, t)
 	}
@@ -1080,9 +1070,4 @@ func (h *Holder) unreport(id int32) {
 	}
 
 	h.report(positions, nil)
-}
-
-// jittered returns about d.
-func jittered(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(2*d/5) //nolint:gosec // spreads the reads, hides nothing
 }

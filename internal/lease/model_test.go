@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/internal/backoff"
 )
 
 const (
@@ -286,7 +288,7 @@ func (p plan) run(t *testing.T) (broken []string) {
 			r.partition(false)
 		}
 		// Leases of relays that were cut off expire, and long deliveries finish.
-		<-time.After(Term + answerWithin + longestReconnect + p.slow + 4*p.takes + 4*p.moves + 7*time.Second)
+		<-time.After(Term + answerWithin + backoff.LongestReconnect + p.slow + 4*p.takes + 4*p.moves + 7*time.Second)
 		m.settled()
 		gained := m.gainedSoFar()
 		time.Sleep(5 * time.Second) //nolint:forbidigo // virtual time

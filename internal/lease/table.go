@@ -186,7 +186,7 @@ const sqlJoin = `WITH joined AS (
 		ON CONFLICT (owner) DO UPDATE SET wants = excluded.wants, layouts = excluded.layouts, pid = excluded.pid,
 			alive_until = excluded.alive_until, renewals = m.renewals + 1
 		RETURNING ctid, renewals)
-	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM joined`
+	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, '` + pgschema.WordShards + `') END::text FROM joined`
 
 func (s *session) join(ctx context.Context, wants []string) (renewals int64, err error) {
 	join := func(ctx context.Context, db sessions.Querier) error {
@@ -223,7 +223,7 @@ func (s *session) join(ctx context.Context, wants []string) (renewals int64, err
 // sqlAnnounce changes the destinations that the relay wants.
 const sqlAnnounce = `WITH changed AS (UPDATE outbox_members SET wants = $2, layouts = $5, renewals = renewals + 1
 	WHERE owner = $1 AND renewals >= $3 RETURNING ctid, renewals)
-	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, 'shards') END::text FROM changed`
+	SELECT ctid::text, renewals, CASE WHEN ` + pgschema.MayNotify + ` THEN pg_notify($4, '` + pgschema.WordShards + `') END::text FROM changed`
 
 func (s *session) announce(ctx context.Context, wants []string, least int64) (renewals int64, err error) {
 	err = s.roundTrip(ctx, func(ctx context.Context) error {
@@ -349,7 +349,7 @@ func (s *session) remove(ctx context.Context, owner, renewals int64) (removed bo
 func (s *session) leave(ctx context.Context) error {
 	return s.roundTrip(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, `WITH gone AS (DELETE FROM outbox_members WHERE owner = $1)
-			SELECT CASE WHEN `+pgschema.MayNotify+` THEN pg_notify($2, 'shards') END`, s.options.Owner, s.channel)
+			SELECT CASE WHEN `+pgschema.MayNotify+` THEN pg_notify($2, '`+pgschema.WordShards+`') END`, s.options.Owner, s.channel)
 		return err
 	})
 }
@@ -405,7 +405,7 @@ const sqlRelease = `WITH mine AS (SELECT number FROM outbox_positions WHERE numb
 		WHERE p.number = mine.number RETURNING p.number)
 	SELECT EXISTS (SELECT FROM released) OR NOT EXISTS (SELECT FROM outbox_positions WHERE number = $1 AND epoch = $2),
 		(SELECT count(*) FROM released), (SELECT count(*) FROM mine),
-		CASE WHEN EXISTS (SELECT FROM released) AND ` + pgschema.MayNotify + ` THEN pg_notify($3, 'shards') END::text`
+		CASE WHEN EXISTS (SELECT FROM released) AND ` + pgschema.MayNotify + ` THEN pg_notify($3, '` + pgschema.WordShards + `') END::text`
 
 func (w *positionWriter) release(ctx context.Context, server string, id int32, epoch int64) (done bool, err error) {
 	err = w.use(ctx, server, writeWithin, func(ctx context.Context, conn *sessions.Conn) error {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/backoff"
 )
 
 // These tests run in virtual time, on the fakes of the model.
@@ -181,7 +183,7 @@ func TestValidEnds(t *testing.T) {
 			t.Error("valid without a renewal for a term")
 		}
 		r.partition(false)
-		elapse(answerWithin + longestReconnect)
+		elapse(answerWithin + backoff.LongestReconnect)
 		if !r.valid() || m.gained != 5 {
 			t.Errorf("valid: %t, shards were gained %d times", r.valid(), m.gained)
 		}
@@ -235,7 +237,7 @@ func TestCrash(t *testing.T) {
 		m.do(step{op: "cut", relay: 0})
 		own := len(m.relays[1].begun())
 		m.do(step{op: "crash"})
-		elapse(renewEvery + longestReconnect/10 + m.plan.slow)
+		elapse(renewEvery + backoff.LongestReconnect/10 + m.plan.slow)
 		if got := m.relays[1].begun(); len(got) != own {
 			t.Errorf("at work with %q, want %d", got, own)
 		}

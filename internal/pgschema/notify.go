@@ -18,6 +18,14 @@ var ErrNotifyQueue = errors.New("the notification queue of the server is more th
 	"once it is full, PostgreSQL refuses every commit that notifies: " +
 	"end the session that listens inside a transaction, which notifyd doctor names")
 
+// These are the notifications that carry a word in place of the id of an event. A relay that does not know a word reads
+// everything.
+const (
+	WordPolling    = "polling"    // a relay suppresses the trigger
+	WordShards     = "shards"     // a relay came or went, or released a shard
+	WordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
+)
+
 // Execer is what runs a statement: a connection, a pool, or a transaction.
 type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)

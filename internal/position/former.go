@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
-	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // Former has the positions of a destination's shards at each change of their number, as outbox_positions.former has
@@ -15,7 +15,7 @@ import (
 type Former []ShardPositions
 
 // ShardPositions are the positions of the shards at one change, by shard number.
-type ShardPositions []tail.Watermark
+type ShardPositions []idset.Watermark
 
 // Done reports whether the former shard of the event with this id and hash has passed it.
 func (f Former) Done(id, hash int64) bool {
@@ -35,7 +35,7 @@ func (f Former) Head() int64 {
 }
 
 // Passed returns the ids that any former shard, or a reader with the given watermark, has passed.
-func (f Former) Passed(read tail.Watermark) tail.Watermark {
+func (f Former) Passed(read idset.Watermark) idset.Watermark {
 	for _, s := range f {
 		for _, w := range s {
 			read = read.Or(w)
@@ -44,28 +44,12 @@ func (f Former) Passed(read tail.Watermark) tail.Watermark {
 	return read
 }
 
-// Finished reports whether a reader with that head and these gaps has passed all ids that former shards have done.
-func (f Former) Finished(head int64, gaps tail.Ranges) bool {
-	end := f.Head()
-	return head >= end && (len(gaps) == 0 || gaps[0].From > end)
-}
-
-// storedWatermark is the format of a Watermark in the database.
-type storedWatermark struct {
-	Head int64  `json:"head"`
-	Open string `json:"open"`
-}
+// Finished reports whether a reader with this watermark has passed all ids that former shards have done.
+func (f Former) Finished(read idset.Watermark) bool { return read.Lowest() >= f.Head() }
 
 // String returns the text in the database.
 func (f Former) String() string {
-	stored := make([][]storedWatermark, len(f))
-	for i, s := range f {
-		for _, w := range s {
-			stored[i] = append(stored[i], storedWatermark{w.Head, w.Open.String()})
-		}
-	}
-
-	text, err := json.Marshal(stored)
+	text, err := json.Marshal(append(Former{}, f...)) // never null
 	if err != nil {
 		panic(err) // numbers and texts
 	}
@@ -75,26 +59,12 @@ func (f Former) String() string {
 
 // ParseFormer reads what String returns.
 func ParseFormer(text string) (f Former, err error) {
-	var stored [][]storedWatermark
-	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+	if err := json.Unmarshal([]byte(text), &f); err != nil {
 		return nil, fmt.Errorf("former positions: %w", err)
 	}
 
-	for _, parts := range stored {
-		if len(parts) == 0 {
-			return nil, fmt.Errorf("former positions: %q has none", text)
-		}
-
-		var s ShardPositions
-		for _, w := range parts {
-			open, err := tail.ParseRanges(w.Open)
-			if err != nil {
-				return nil, fmt.Errorf("former positions: %w", err)
-			}
-			s = append(s, tail.Watermark{Head: w.Head, Open: open})
-		}
-
-		f = append(f, s)
+	if slices.ContainsFunc(f, func(s ShardPositions) bool { return len(s) == 0 }) {
+		return nil, fmt.Errorf("former positions: %q has none", text)
 	}
 
 	return f, nil

@@ -12,10 +12,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -23,9 +23,9 @@ import (
 type Position struct {
 	lease.Lease
 
-	// All ids up to Head are acknowledged, or in Open.
-	Head int64
-	Open tail.Ranges
+	// The ids of the watermark are acknowledged.
+	idset.Watermark
+
 	// Delivered is how many deliveries the destination has acknowledged so far.
 	Delivered int64
 	// Shards is the number of shards of the destination. Former has the positions of its shards before that number
@@ -76,17 +76,17 @@ const (
 // pruneEvery is the average number of saves per save that finds the row by its key.
 const pruneEvery = 16
 
-// Save writes the position: head, the open ids up to it, and the number of events acknowledged since the last write.
+// Save writes the watermark, and the number of events acknowledged since the last write.
 // With many ranges, most writes leave the ids unchanged. Then [Position.Behind] is true, and a crash repeats more. Save
 // returns false if the shard no longer belongs to this owner, and the caller starts nothing more.
-func (p *Position) Save(ctx context.Context, db Querier, head int64, open tail.Ranges, delivered int64) (ok bool, err error) {
+func (p *Position) Save(ctx context.Context, db Querier, at idset.Watermark, delivered int64) (ok bool, err error) {
 	began := time.Now()
-	if len(open) > observe.ManyRanges && !p.Exact && began.Before(p.wholeAt) {
+	if len(at.Open) > observe.ManyRanges && !p.Exact && began.Before(p.wholeAt) {
 		p.behind = true
 		return p.update(ctx, db, sqlKeep, sqlKeepByKey, p.PositionID, p.Epoch, delivered)
 	}
 
-	ok, err = p.update(ctx, db, sqlSave, sqlSaveByKey, p.PositionID, p.Epoch, head, open.String(), delivered)
+	ok, err = p.update(ctx, db, sqlSave, sqlSaveByKey, p.PositionID, p.Epoch, at.Head, at.Open.String(), delivered)
 	if ok {
 		pause := min(max(wholeAtLeast, wholeShare*time.Since(began)), wholeAtMost)
 		p.behind = false
@@ -150,24 +150,21 @@ func Load(ctx context.Context, conn *session.Conn, l lease.Lease) (p Position, e
 	defer cancel()
 
 	p.Lease = l
-	var open, former string
+	var former string
 	err = conn.QueryRow(ctx, sqlPosition, l.PositionID, l.Epoch).
-		Scan(&p.Head, &open, &p.Delivered, &p.Shards, &former, &p.seen.transaction, &p.seen.at)
+		Scan(&p.Head, &p.Open, &p.Delivered, &p.Shards, &former, &p.seen.transaction, &p.seen.at)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return p, ErrFenced
 	case err == nil:
-		p.Open, err = tail.ParseRanges(open)
-		if err == nil {
-			p.Former, err = ParseFormer(former)
-		}
+		p.Former, err = ParseFormer(former)
 	}
 
 	if err != nil {
 		return p, fmt.Errorf("load a position: %w", err)
 	}
 
-	p.seen.Watermark = tail.Watermark{Head: p.Head, Open: p.Open}
+	p.seen.Watermark = p.Watermark
 	return p, nil
 }
 
@@ -197,7 +194,7 @@ var errAltered = errors.New("read the sequence: it is being altered")
 
 // anchor is what a position had passed at a moment, with the number of the next transaction.
 type anchor struct {
-	tail.Watermark
+	idset.Watermark
 
 	transaction *int64
 	at          *time.Time
@@ -264,7 +261,7 @@ type standing struct {
 // CheckIDs checks whether the sequence has assigned ids again that a position has passed since its anchor. It then
 // makes the given watermark the next anchor. The connection leads to the server life in which that was read, so a
 // crash, which may take back ids together with their events, does not count.
-func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.Logger, read tail.Watermark) error {
+func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.Logger, read idset.Watermark) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTrip, ErrSlow)
 	defer cancel()
 
@@ -287,7 +284,7 @@ func (p *Position) CheckIDs(ctx context.Context, conn *session.Conn, log *slog.L
 		return p.passIDs(ctx, conn, at, read)
 	}
 
-	first, kept, err := p.firstNewer(ctx, conn, tail.Watermark{Head: passed, Open: read.Open})
+	first, kept, err := p.firstNewer(ctx, conn, idset.Watermark{Head: passed, Open: read.Open})
 	if err != nil {
 		return err
 	}
@@ -364,9 +361,9 @@ func (p *Position) standing(ctx context.Context, conn *session.Conn) (s standing
 }
 
 // passIDs makes a watermark the next anchor, and stores the present files.
-func (p *Position) passIDs(ctx context.Context, conn *session.Conn, s standing, read tail.Watermark) error {
+func (p *Position) passIDs(ctx context.Context, conn *session.Conn, s standing, read idset.Watermark) error {
 	p.seen = s.anchor
-	p.seen.Watermark = tail.Watermark{Head: read.Head, Open: slices.Clone(read.Open)}
+	p.seen.Watermark = idset.Watermark{Head: read.Head, Open: slices.Clone(read.Open)}
 	p.Sequence = s.identity.origin
 
 	if s.identity.before == s.identity.now {
@@ -381,7 +378,7 @@ func (p *Position) passIDs(ctx context.Context, conn *session.Conn, s standing, 
 
 // firstNewer returns the first passed id that may have been assigned again, 0 without one. An event that the position
 // has passed since its anchor counts: it may have another event's id. kept reports that this is not so.
-func (p *Position) firstNewer(ctx context.Context, conn *session.Conn, passed tail.Watermark) (first int64, kept bool, err error) {
+func (p *Position) firstNewer(ctx context.Context, conn *session.Conn, passed idset.Watermark) (first int64, kept bool, err error) {
 	err = conn.QueryRow(ctx, sqlNewer, passed.Head, p.seen.at, passed.Open.String(), p.seen.Head, p.seen.Open.String()).Scan(&first, &kept)
 	if err != nil {
 		return 0, false, fmt.Errorf("find events that were written after the position had passed their ids: %w", err)

@@ -12,12 +12,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -56,19 +56,19 @@ func TestSave(t *testing.T) {
 	if old.Head != 7 || old.Open.String() != "{[2,4),[5,6)}" || old.Epoch != 1 {
 		t.Fatalf("loaded: %+v", old)
 	}
-	save := func(p *Position, head int64, open tail.Ranges, delivered int64) bool {
+	save := func(p *Position, head int64, open idset.Set, delivered int64) bool {
 		t.Helper()
-		ok, err := p.Save(t.Context(), l.Conn, head, open, delivered)
+		ok, err := p.Save(t.Context(), l.Conn, idset.Watermark{Head: head, Open: open}, delivered)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return ok
 	}
-	if !save(old, 8, nil, 2) || !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 2) {
+	if !save(old, 8, nil, 2) || !save(old, 9, idset.Set{{From: 3, To: 3}, {From: 8, To: 8}}, 2) {
 		t.Error("the owner is fenced")
 	}
 	l.Exec(`UPDATE outbox_positions SET sealed = 1`)
-	if !save(old, 9, tail.Ranges{{From: 3, To: 3}, {From: 8, To: 8}}, 1) {
+	if !save(old, 9, idset.Set{{From: 3, To: 3}, {From: 8, To: 8}}, 1) {
 		t.Error("the owner is fenced by a write of another column")
 	}
 	next := l.owned(number)
@@ -96,14 +96,14 @@ func TestSaveManyRanges(t *testing.T) {
 	l := newStream(t)
 	l.Exec(`INSERT INTO outbox_positions (destination, head) VALUES ('a', 0)`)
 	number := testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`)
-	var open tail.Ranges
+	var open idset.Set
 	for i := range int64(3 * observe.ManyRanges) {
-		open.Add(tail.Range{From: 2*i + 1, To: 2*i + 1})
+		open.Add(idset.Range{From: 2*i + 1, To: 2*i + 1})
 	}
 	p := l.owned(number)
 	save := func(head int64, behind bool) {
 		t.Helper()
-		ok, err := p.Save(t.Context(), l.Conn, head, open, 1)
+		ok, err := p.Save(t.Context(), l.Conn, idset.Watermark{Head: head, Open: open}, 1)
 		if !ok || err != nil || p.Behind() != behind {
 			t.Fatal(ok, err, p.Behind())
 		}
@@ -133,7 +133,7 @@ func TestSaveManyRanges(t *testing.T) {
 		t.Errorf("loaded: %d, %d ranges", again.Head, len(again.Open))
 	}
 	p.Exact = false
-	if ok, err := p.Save(t.Context(), l.Conn, 100_004, open, 1); ok || err != nil {
+	if ok, err := p.Save(t.Context(), l.Conn, idset.Watermark{Head: 100_004, Open: open}, 1); ok || err != nil {
 		t.Errorf("a former owner writes: %v", err)
 	}
 }
@@ -149,7 +149,7 @@ func TestSaveUnderASnapshot(t *testing.T) {
 	l.On(old, `SELECT FROM outbox_positions`)
 	relay := l.Relay()
 	for range 500 {
-		if ok, err := p.Save(t.Context(), relay, 1, nil, 0); !ok || err != nil {
+		if ok, err := p.Save(t.Context(), relay, idset.Watermark{Head: 1}, 0); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}
@@ -188,22 +188,22 @@ func TestNewFilesWhileEventsArrive(t *testing.T) {
 			l := newStream(t)
 			l.Exec(`INSERT INTO outbox_positions (destination, head, sequence) VALUES ('a', 0, ` + pgschema.Sequence + `)`)
 			p := l.owned(testdb.One[int32](l.DB, l.Conn, `SELECT number FROM outbox_positions`))
-			check := func(read tail.Watermark) error {
+			check := func(read idset.Watermark) error {
 				return p.CheckIDs(t.Context(), session.Direct(l.Conn), slog.New(slog.DiscardHandler), read)
 			}
-			open := tail.Ranges{}
+			open := idset.Set{}
 			if c.anchor > 0 {
 				l.Exec(some)
 				l.Exec(`DELETE FROM outbox_events WHERE id = 7`) // not written yet
-				open = tail.Ranges{{From: 7, To: 7}}
+				open = idset.Set{{From: 7, To: 7}}
 			}
-			if err := check(tail.Watermark{Head: c.anchor, Open: open}); err != nil {
+			if err := check(idset.Watermark{Head: c.anchor, Open: open}); err != nil {
 				t.Fatal(err)
 			}
 			for _, change := range c.changes {
 				l.Exec(change)
 			}
-			if err := check(tail.Watermark{Head: 25}); errors.Is(err, ErrIDs) != c.again || err != nil && !c.again {
+			if err := check(idset.Watermark{Head: 25}); errors.Is(err, ErrIDs) != c.again || err != nil && !c.again {
 				t.Error(err)
 			}
 		})

@@ -9,11 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
@@ -156,12 +155,9 @@ func (e *Engine) Rescan() {
 	e.relay.Poke()
 }
 
-// wordDeliveries is the notification of changed stored deliveries, for example after a replay of dead letters.
-const wordDeliveries = "deliveries"
-
 // Payload passes a notification that is not an id, and reports whether it is known. If not, call Rescan. It never blocks.
 func (e *Engine) Payload(word string) bool {
-	if word != wordDeliveries {
+	if word != pgschema.WordDeliveries {
 		return false
 	}
 	e.sched.dueNow() // a replay notifies many times a second: no sweep may follow
@@ -228,7 +224,7 @@ func (e *Engine) maintain(ctx context.Context) {
 			e.report("housekeeping", err)
 		}
 
-		pause := jittered(min(e.limits.PollInterval, houseEvery))
+		pause := sleep.Spread(min(e.limits.PollInterval, houseEvery), spread)
 		if more {
 			pause = min(pause, houseAgain)
 		}
@@ -312,18 +308,4 @@ func (e *Engine) sweepAfterEnded(ctx context.Context) error {
 		e.relay.Poke()
 	}
 	return nil
-}
-
-const (
-	// firstReconnect is short: most connections can be replaced at once.
-	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long the return of a database goes unnoticed.
-	longestReconnect = 2 * time.Second
-)
-
-// reconnectPauses returns the pauses between attempts to reach the database, without an end. Only one goroutine may
-// use the result.
-func reconnectPauses() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
-		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
 }

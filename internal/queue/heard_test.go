@@ -1,6 +1,10 @@
 package queue
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/pgschema"
+)
 
 // TestHeardDeliveries: a replay of dead letters notifies many times a second. Each time relays look
 // for due deliveries, and no sweep of the table comes of it.
@@ -8,7 +12,7 @@ func TestHeardDeliveries(t *testing.T) {
 	t.Parallel()
 	s, _, _ := newTestScheduler(t)
 	e := &Engine{sched: s}
-	if !e.Payload(wordDeliveries) || e.Payload("another word") {
+	if !e.Payload(pgschema.WordDeliveries) || e.Payload("another word") {
 		t.Error("the engine knows the wrong words")
 	}
 	if q := s.pick(t); q.Source != SourceDue {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
@@ -50,7 +50,7 @@ type leases struct {
 	// Answers that the database refuses alone, and when they are written again. Only run uses them.
 	refused       []lateResult
 	refusedUntil  time.Time
-	refusedPauses *backoff.ExponentialBackOff
+	refusedPauses backoff.Pauses
 	alone         int // refusals since the last accepted answer
 
 	mu             sync.Mutex
@@ -168,13 +168,13 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 		}
 	}
 
-	pause := reconnectPauses()
+	pauses := backoff.Reconnects()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
 	defer cancel()
 
 	err := ls.flush(ctx)
 	for err != nil && store.IsDown(err) && ctx.Err() == nil {
-		sleep.For(ctx, pause.NextBackOff()) // most connections can be replaced at once
+		sleep.For(ctx, pauses.Next())
 		err = ls.flush(ctx)
 	}
 
@@ -297,7 +297,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) (rest []late
 
 	switch {
 	case len(refused) > 0:
-		ls.refusedUntil = time.Now().Add(ls.refusedPauses.NextBackOff())
+		ls.refusedUntil = time.Now().Add(ls.refusedPauses.Next())
 	case len(ls.refused) == 0:
 		ls.refusedPauses.Reset()
 		ls.report(reportRefusedAnswers, nil)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -753,10 +752,8 @@ func (s *scheduler) settledBelow() int64 {
 	return s.sweep.low.id
 }
 
-// jittered varies d by up to 10 % in either direction, so that relays started together do not poll together.
-func jittered(d time.Duration) time.Duration {
-	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load, hides nothing
-}
+// spread is the share by which the time between two polls varies, so that relays started together do not poll together.
+const spread = 0.1
 
 // stats adds the figures of claims.
 func (s *scheduler) stats(to *observe.Stats) {

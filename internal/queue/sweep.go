@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/wake"
 )
 
@@ -277,7 +278,7 @@ func (s *sweep) rewind(low int64) {
 
 // rest postpones the next sweep.
 func (s *sweep) rest(now time.Time, d time.Duration) {
-	s.next = now.Add(jittered(d))
+	s.next = now.Add(sleep.Spread(d, spread))
 }
 
 // capacityCheck is how often a polling relay checks whether a lane has capacity.

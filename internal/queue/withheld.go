@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
@@ -34,7 +34,7 @@ type withheldRows struct {
 type withheldRow struct {
 	outcome *Settlement // empty while deliveries of the row run
 	at      time.Time   // when it is claimed again; not while deliveries run
-	pauses  *backoff.ExponentialBackOff
+	pauses  backoff.Pauses
 	err     error
 
 	// Set while deliveries of the row run. Their leases are not written.
@@ -193,7 +193,7 @@ func (h *withheldRows) addLocked(ctx context.Context, c *claim, r deliveries.Ref
 		row.err = err
 	}
 
-	row.at = time.Now().Add(row.pauses.NextBackOff())
+	row.at = time.Now().Add(row.pauses.Next())
 
 	row.outcome = s.of([]deliveries.Ref{r})
 	if !row.outcome.runs() {

@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/flight"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -24,12 +25,12 @@ import (
 // activeReplay is the range that is being sent.
 type activeReplay struct {
 	id       int64
-	lastID   int64       // the last id
-	leftOut  tail.Ranges // ids of the range that the destination had not received at the request
-	patterns []string    // empty: all
-	number   int         // delivery.Event.Replay
-	prefix   string      // prefix of its aggregates' keys
-	stopped  bool        // it was stopped: deliveries in flight still end
+	lastID   int64     // the last id
+	leftOut  idset.Set // ids of the range that the destination had not received at the request
+	patterns []string  // empty: all
+	number   int       // delivery.Event.Replay
+	prefix   string    // prefix of its aggregates' keys
+	stopped  bool      // it was stopped: deliveries in flight still end
 
 	reader        *tail.Reader
 	startHead     int64 // head when this owner took it over
@@ -55,22 +56,12 @@ WHERE destination = $1 AND state = 'running'`
 // running returns the running replay of a shard, or nil.
 func running(ctx context.Context, conn *session.Conn, shard *Shard) (*activeReplay, error) {
 	r := &activeReplay{types: routes.NewTypes(), flight: flight.New(shard.Valid, shard.Wake)}
-	var leftOut, text string
+	var open idset.Set
 	err := conn.QueryRow(ctx, sqlRunning, shard.Lane.Destination().Name).
-		Scan(&r.id, &r.lastID, &leftOut, &r.patterns, &r.pace.rate, &r.number, &r.startHead, &text)
+		Scan(&r.id, &r.lastID, &r.leftOut, &r.patterns, &r.pace.rate, &r.number, &r.startHead, &open)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // nearly always
 	}
-	if err != nil {
-		return nil, err
-	}
-
-	r.leftOut, err = tail.ParseRanges(leftOut)
-	if err != nil {
-		return nil, err
-	}
-
-	open, err := tail.ParseRanges(text)
 	if err != nil {
 		return nil, err
 	}
@@ -150,8 +141,7 @@ func IsKey(key string) bool {
 // Progress is the part of a write that concerns a replay. The zero value has nothing to write.
 type Progress struct {
 	replay *activeReplay
-	head   int64
-	open   tail.Ranges
+	at     idset.Watermark
 	n      int      // events in memory
 	total  counters // of this owner, up to this write
 	done   bool
@@ -184,7 +174,7 @@ func (c *Progress) Write(ctx context.Context, tx pgx.Tx) error {
 	}
 
 	w := &c.replay.written
-	err := tx.QueryRow(ctx, sqlProgress, c.replay.id, c.head, c.open.String(),
+	err := tx.QueryRow(ctx, sqlProgress, c.replay.id, c.at.Head, c.at.Open.String(),
 		c.total.delivered-w.delivered, c.total.failed-w.failed, c.total.skipped-w.skipped, c.done).Scan(&c.state)
 	if errors.Is(err, pgx.ErrNoRows) {
 		c.state = "" // deleted by hand, or a trigger or a rule has ignored the write

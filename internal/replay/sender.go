@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/flight"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
@@ -171,7 +172,7 @@ func (s *Sender) Take(settle func(*dispatch.Answer, deliveries.Entry), returned 
 type Live struct {
 	Head      int64 // the highest live id that was read
 	FreeBytes int   // how many bytes of events still fit into memory
-	Open      func() tail.Ranges
+	Open      func() idset.Set
 }
 
 // Next reads the next events if necessary, and returns a batch to hand over, or nil. did reports whether it did
@@ -285,7 +286,7 @@ func (s *Sender) read(ctx context.Context, conn *session.Conn, live Live) (did b
 
 // keep keeps the events of a read that are to be sent. It counts events that it skips because they are stored, or in
 // flight, as live deliveries. After an error nothing is kept or counted.
-func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, live tail.Ranges) error {
+func (s *Sender) keep(ctx context.Context, conn *session.Conn, b *tail.Batch, live idset.Set) error {
 	r := s.active
 	gets := func(eventType string) bool {
 		return s.shard.Gets(eventType) && (len(r.patterns) == 0 || routing.Best(r.patterns, eventType) >= 0)
@@ -370,9 +371,9 @@ func (s *Sender) Progress(withheld []int64) (c Progress) {
 	}
 
 	c.replay = r
-	c.head, c.open, c.n = r.flight.Watermark(r.reader, withheld)
+	c.at, c.n = r.flight.Watermark(r.reader, withheld)
 	c.total = counters{delivered: r.read - int64(c.n) - r.failed, failed: r.failed, skipped: r.skipped}
-	c.done = c.head >= r.lastID && len(c.open) == 0
+	c.done = c.at.Lowest() >= r.lastID
 	return c
 }
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // sqlFence raises the scanner's epoch: events in its memory were found by routes that change now, and can no longer be
@@ -21,19 +21,12 @@ const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 E
 
 // Fence returns the ids that the unrouted scanner has read, and makes the scanner use the new routes for all other ids.
 // It comes before every statement on outbox_routes.
-func Fence(ctx context.Context, tx pgx.Tx) (seen tail.Watermark, err error) {
-	var open string
-
-	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &open)
+func Fence(ctx context.Context, tx pgx.Tx) (seen idset.Watermark, err error) {
+	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.Head, &seen.Open)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // there is no scanner yet
-		return tail.Watermark{Head: math.MinInt64}, checkFence(ctx, tx)
+		return idset.Watermark{Head: math.MinInt64}, checkFence(ctx, tx)
 	case err != nil:
-		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
-	}
-
-	seen.Open, err = tail.ParseRanges(open)
-	if err != nil {
 		return seen, fmt.Errorf("fence the unrouted scanner: %w", err)
 	}
 
@@ -68,14 +61,9 @@ func changeOne(ctx context.Context, tx pgx.Tx, purpose, sql string, args ...any)
 }
 
 const (
-	// sqlUntil ends a range at the position of the destination or the scanner: ids that either has seen have these
-	// routes.
-	sqlUntil = `UPDATE outbox_routes SET until_head = greatest($3::bigint, $5::bigint),
-		until_open = ($4::text::int8multirange + int8multirange(int8range($3, greatest($3::bigint, $5::bigint), '(]')))
-			* ($6::text::int8multirange + int8multirange(int8range($5, greatest($3::bigint, $5::bigint), '(]')))
-		WHERE destination = $1 AND since = $2`
+	sqlUntil = `UPDATE outbox_routes SET until_head = $3, until_open = $4::text::int8multirange WHERE destination = $1 AND since = $2`
 
-	// sqlSpan begins a range. It is handed at once if it brings no new events.
+	// sqlRange begins a range. It is handed at once if it brings no new events.
 	sqlRange = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
 		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0),
 			$2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean, $7::text[]`
@@ -97,12 +85,12 @@ type Change struct {
 	// Last is the range by which the destination has read: see [Newest].
 	Last *Range
 	// At has the ids that any shard of the destination has read.
-	At tail.Watermark
+	At idset.Watermark
 	// Passed has the ids that all its shards have read. A range that ends above it stays in force.
-	Passed tail.Watermark
+	Passed idset.Watermark
 }
 
-// Store ends the last span of the destination, if there is one, and begins another. The transaction must hold the
+// Store ends the last range of the destination, if there is one, and begins another. The transaction must hold the
 // position of the destination.
 func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 	w := &c.To
@@ -119,9 +107,9 @@ func (c *Change) Store(ctx context.Context, tx pgx.Tx) error {
 
 	handed := false
 	if last != nil {
-		handed = last.Handed && !w.gains(&last.Routes)
-		err := changeOne(ctx, tx, "end routes", sqlUntil, w.Destination, last.since, at.Head, at.Open.String(),
-			scanner.Head, scanner.Open.String())
+		handed = last.Handed && !w.Gains(&last.Routes)
+		until := at.Or(scanner) // ids that either has seen have these routes
+		err := changeOne(ctx, tx, "end routes", sqlUntil, w.Destination, last.since, until.Head, until.Open.String())
 		if err != nil {
 			return err
 		}
@@ -157,7 +145,7 @@ func Noted(ctx context.Context, tx pgx.Tx, destination string) error {
 }
 
 // Begin stores the first routes of a new or forgotten destination, which does not read the ids of at.
-func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at tail.Watermark) error {
+func Begin(ctx context.Context, tx pgx.Tx, all []Wanted, to Wanted, at idset.Watermark) error {
 	_, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, to.Destination)
 	if err != nil {
 		return fmt.Errorf("forget routes: %w", err)
@@ -176,14 +164,14 @@ func Unhanded(ctx context.Context, db querier, destination string) (is bool, err
 	return is, nil
 }
 
-// Handed records that the events from before a span are stored deliveries of its destination. The transaction must hold
-// the position of the scanner. The caller sets Span.Handed after the commit.
+// Handed records that the events from before a range are stored deliveries of its destination. The transaction must hold
+// the position of the scanner. The caller sets Range.Handed after the commit.
 func Handed(ctx context.Context, tx pgx.Tx, s *Range) error {
 	return changeOne(ctx, tx, "record handed routes", `UPDATE outbox_routes SET handed = true
 		WHERE destination = $1 AND since = $2`, s.Destination, s.since)
 }
 
-// sqlPast keeps a span for people who ask why an event was not delivered. sqlTidy bounds the past spans: none about
+// sqlPast keeps a range for people who ask why an event was not delivered. sqlTidy bounds the past ranges: none about
 // deleted events, and the newest 100 of a destination.
 const (
 	sqlPast = `UPDATE outbox_routes SET past = 'read' WHERE destination = $1 AND since = $2`
@@ -192,8 +180,8 @@ const (
 		OR since <= (SELECT since FROM outbox_routes WHERE destination = $1 AND past IS NOT NULL ORDER BY since DESC OFFSET 100 LIMIT 1))`
 )
 
-// dropSpans marks spans as past that have ended for both the destination and the scanner.
-func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner tail.Watermark) error {
+// dropRanges marks ranges as past that have ended for both the destination and the scanner.
+func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner idset.Watermark) error {
 	all, err := Read(ctx, tx, &destination)
 	if err != nil {
 		return err
@@ -201,7 +189,7 @@ func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner 
 
 	for i := range all {
 		s := &all[i]
-		isPast := s.Ended && s.Until.Within(at.Head, at.Open) && s.Until.Within(scanner.Head, scanner.Open)
+		isPast := s.Ended && s.Until.Within(at) && s.Until.Within(scanner)
 		if isPast {
 			if err := changeOne(ctx, tx, "archive routes", sqlPast, destination, s.since); err != nil {
 				return err
@@ -212,7 +200,7 @@ func dropRanges(ctx context.Context, tx pgx.Tx, destination string, at, scanner 
 	return tidy(ctx, tx, destination)
 }
 
-// tidy removes past spans about deleted events, and old ones beyond a bound.
+// tidy removes past ranges about deleted events, and old ones beyond a bound.
 func tidy(ctx context.Context, tx pgx.Tx, destination string) error {
 	if _, err := tx.Exec(ctx, sqlTidy, destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
@@ -252,32 +240,20 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 }
 
 const (
-	// sqlOwed copies ended ranges for the ids that the destination has not passed ($2 is its head, $3 its open ids). It
-	// returns the numbers of the copies, which the next two statements spare. The original ranges end at the new head,
-	// and keep the history below it.
-	sqlOwed = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
-		SELECT destination, (SELECT max(since) FROM outbox_routes WHERE destination = $1) + row_number() OVER (ORDER BY since),
-			patterns, others, greatest(head, $2),
-			(open + int8multirange(int8range(head, greatest(head, $2), '(]')))
-				* ($3::text::int8multirange + int8multirange(int8range($2, greatest(head, $2), '(]'))),
-			until_head, until_open, handed, drops
-		FROM outbox_routes
-		WHERE destination = $1 AND since > 0 AND past IS NULL AND until_head IS NOT NULL
-			AND (until_head > $2 OR ($3::text::int8multirange - until_open) && int8range(NULL, until_head, '[]'))
-		RETURNING since`
-	sqlEndSpans = `UPDATE outbox_routes SET until_head = $2, until_open = $3::text::int8multirange
+	// sqlCopy copies the range $3 for the ids that a watermark does not have.
+	sqlCopy = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, until_head, until_open, handed, drops)
+		SELECT destination, $2, patterns, others, $4, $5::text::int8multirange, until_head, until_open, handed, drops
+		FROM outbox_routes WHERE destination = $1 AND since = $3`
+	sqlEndRanges = `UPDATE outbox_routes SET until_head = $2, until_open = $3::text::int8multirange
 		WHERE destination = $1 AND since > 0 AND head < $2 AND (until_head IS NULL OR until_head > $2) AND since <> ALL($4)`
-	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2 AND since <> ALL($3)`
-	sqlAgain     = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed, drops)
-		SELECT $1, $2, patterns, others, $3, $4::text::int8multirange, handed, drops
-		FROM outbox_routes WHERE destination = $1 AND since = $5`
-	sqlSkipped = `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, past)
+	sqlDropRanges = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2 AND since <> ALL($3)`
+	sqlSkipped    = `INSERT INTO outbox_routes (destination, since, patterns, head, until_head, past)
 		SELECT $1, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), '{}', $2, $3, 'skipped'`
 )
 
 // Rewind applies the current routes from a position that was moved back. Ids below it keep the routes by which the
 // destination has read them. Ended routes stay in force for ids that the destination had not passed.
-func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.Watermark) error {
+func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed idset.Watermark) error {
 	all, err := Read(ctx, tx, &destination)
 	if err != nil {
 		return err
@@ -288,30 +264,37 @@ func Rewind(ctx context.Context, tx pgx.Tx, destination string, to, passed tail.
 		return nil
 	}
 
-	rows, err := tx.Query(ctx, sqlOwed, destination, passed.Head, passed.Open.String())
-	if err != nil {
-		return fmt.Errorf("keep the routes that have ended: %w", err)
-	}
-
-	owed, err := pgx.AppendRows([]int64{}, rows, pgx.RowTo[int64]) // never nil: <> ALL (NULL) is never true
-	if err != nil {
-		return fmt.Errorf("keep the routes that have ended: %w", err)
-	}
-
 	var newest int64
 	err = tx.QueryRow(ctx, `SELECT max(since) FROM outbox_routes WHERE destination = $1`, destination).Scan(&newest)
 	if err != nil {
 		return fmt.Errorf("begin routes again: %w", err)
 	}
-	if err := changeOne(ctx, tx, "begin routes again", sqlAgain, destination, newest+1, to.Head, to.Open.String(), last.since); err != nil {
+
+	var copies []int64 // the next two statements spare them
+	again := func(s *Range, from idset.Watermark) error {
+		newest++
+		copies = append(copies, newest)
+		return changeOne(ctx, tx, "begin routes again", sqlCopy, destination, newest, s.since, from.Head, from.Open.String())
+	}
+
+	// The original ranges end at the new head, and keep the history below it.
+	for i := range all {
+		s := &all[i]
+		isOwed := s.since != expected && s.Ended && !s.Until.Within(passed)
+		if isOwed {
+			if err := again(s, s.From.Or(passed)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := again(last, to); err != nil {
 		return err
 	}
 
-	owed = append(owed, newest+1)
-	if _, err := tx.Exec(ctx, sqlEndSpans, destination, to.Head, to.Open.String(), owed); err != nil {
+	if _, err := tx.Exec(ctx, sqlEndRanges, destination, to.Head, to.Open.String(), copies); err != nil {
 		return fmt.Errorf("end routes: %w", err)
 	}
-	if _, err := tx.Exec(ctx, sqlDropSpans, destination, to.Head, owed); err != nil {
+	if _, err := tx.Exec(ctx, sqlDropRanges, destination, to.Head, copies); err != nil {
 		return fmt.Errorf("drop routes: %w", err)
 	}
 

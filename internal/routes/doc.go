@@ -9,20 +9,20 @@
 // Removed routes still apply to ids that the destination or the scanner has read. So an event has the routes of the
 // moment when its destination or the scanner first read it. Whether it had a route then can be answered later.
 //
-// A [Span] is one row of the history. The owner of a destination ends the last span and begins another one with a
-// [Change], in the transaction that holds its position. A span with new event types is not handed at first. The
+// A [Range] is one row of the history. The owner of a destination ends the last range and begins another one with a
+// [Change], in the transaction that holds its position. A range with new event types is not handed at first. The
 // destination waits until the scanner has read all events that the destination had passed, and waits for no id that is
-// not visible. The scanner stores the events of the new types as deliveries of the destination. Then the span is handed,
+// not visible. The scanner stores the events of the new types as deliveries of the destination. Then the range is handed,
 // and the stored deliveries go first. An event that PostgreSQL refuses to store comes later. The scanner keeps such an
 // event open in its position, so that the next owner finds it.
 //
 // A relay may know other routes for a destination than the relay that holds it. It stores them as expected routes:
 // events that the holder passes until then stay stored. Every change fences the scanner first, so that it decides
-// nothing by routes that have just changed. The scanner asks a [Table] of all spans.
+// nothing by routes that have just changed. The scanner asks a [Table] of all ranges.
 //
 // The package imports no engine, lane or position. Its files:
 //
-//	routes.go  routes, spans, and the statement that reads them
+//	routes.go  routes, ranges, and the statement that reads them
 //	change.go  changes the history
 //	table.go   decides which destinations get an event, or are owed one
 //	types.go   the event types that one reader has met or skips

@@ -11,44 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
-	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/routing"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
-
-// TestGets: the most specific pattern decides.
-func TestGets(t *testing.T) {
-	t.Parallel()
-	r := Routes{Patterns: []string{"order.*", "a"}, Others: []string{"order.secret.*", "*"}}
-	for eventType, want := range map[string]bool{"order.placed": true, "order.secret.x": false, "a": true, "a.b": false, "b": false} {
-		if r.Gets(eventType) != want {
-			t.Errorf("%s: %v", eventType, !want)
-		}
-	}
-}
-
-// TestGains: new routes bring types if some type goes there that did not before.
-func TestGains(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		before, now Routes
-		want        bool
-	}{
-		{Routes{}, Routes{Patterns: []string{"a"}}, true},
-		{Routes{Patterns: []string{"*"}}, Routes{Patterns: []string{"a", "b.*"}}, false},
-		{Routes{Patterns: []string{"a", "b.*"}}, Routes{Patterns: []string{"*"}}, true},
-		{Routes{Patterns: []string{"*"}, Others: []string{"a"}}, Routes{Patterns: []string{"*"}}, true},
-		{Routes{Patterns: []string{"*"}, Others: []string{"a.*"}}, Routes{Patterns: []string{"*"}, Others: []string{"a.*", "b"}}, false},
-		{Routes{Patterns: []string{"a.*"}}, Routes{Patterns: []string{"a.*"}, Others: []string{"a.b"}}, false},
-	} {
-		if got := c.now.gains(&c.before); got != c.want {
-			t.Errorf("from %v to %v: %v", c.before, c.now, got)
-		}
-	}
-}
 
 // world has a stream, some destinations, and the search, as the history of routes sees them. Their positions are
 // heads without open ids, except for those of ids that are read later.
@@ -56,7 +26,7 @@ type world struct {
 	*testdb.DB
 
 	types  []string // of the events, by id; ids begin with 1
-	config map[string]Routes
+	config map[string]routing.Routes
 	reads  map[string]*standing // destinations; that of the search has no name
 	kept   map[int64]bool       // events without a route
 	found  map[int64]bool       // those that were kept at any time
@@ -69,13 +39,13 @@ type world struct {
 type standing struct {
 	head   int64
 	open   map[int64]bool // not read yet
-	routes Routes         // by which it reads
+	routes routing.Routes // by which it reads
 }
 
-func (s *standing) watermark() tail.Watermark {
-	w := tail.Watermark{Head: s.head}
+func (s *standing) watermark() idset.Watermark {
+	w := idset.Watermark{Head: s.head}
 	for _, id := range slices.Sorted(maps.Keys(s.open)) {
-		w.Open.Add(tail.Range{From: id, To: id})
+		w.Open.Add(idset.Range{From: id, To: id})
 	}
 	return w
 }
@@ -112,7 +82,7 @@ func (w *world) tx(t *rapid.T, f func(context.Context, pgx.Tx) error) {
 	}
 }
 
-func (w *world) spans(t *rapid.T, destination *string) []Range {
+func (w *world) ranges(t *rapid.T, destination *string) []Range {
 	all, err := Read(w.Context(), w.Conn, destination)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +102,7 @@ func (w *world) write(t *rapid.T) {
 // configure changes the routes of all relays that start afterwards.
 func (w *world) configure(t *rapid.T) {
 	for _, name := range slices.Sorted(maps.Keys(w.config)) {
-		var r Routes
+		var r routing.Routes
 		for _, p := range []string{"a", "b", "c.*", "*"} {
 			switch rapid.IntRange(0, 3).Draw(t, name+" "+p) {
 			case 0:
@@ -176,7 +146,7 @@ func (w *world) read(t *rapid.T, name string, n int, leaves func(id int64) bool)
 	} else if unhanded {
 		return
 	}
-	all := w.spans(t, &name)
+	all := w.ranges(t, &name)
 	take := func(id int64) {
 		eventType := w.types[id-1]
 		if s.routes.Gets(eventType) || slices.ContainsFunc(all, func(p Range) bool { return p.Ended && p.Reads(eventType, id) }) {
@@ -207,7 +177,7 @@ func (w *world) rewind(t *rapid.T, name string) {
 // search makes the search read some events.
 func (w *world) search(t *rapid.T, n int, leaves func(id int64) bool) {
 	s := w.reads[""]
-	table := NewTable(w.spans(t, nil))
+	table := NewTable(w.ranges(t, nil))
 	take := func(id int64) {
 		v := table.Of(w.types[id-1])
 		if table.Unrouted(v, id) {
@@ -226,7 +196,7 @@ func (w *world) search(t *rapid.T, n int, leaves func(id int64) bool) {
 
 // handOut gives kept events to the destinations that get them now.
 func (w *world) handOut(t *rapid.T) {
-	table := NewTable(w.spans(t, nil))
+	table := NewTable(w.ranges(t, nil))
 	for _, id := range slices.Sorted(maps.Keys(w.kept)) {
 		v := table.Of(w.types[id-1])
 		if table.Gotten(v) && !table.Awaited(v) {
@@ -247,7 +217,7 @@ func (w *world) handOut(t *rapid.T) {
 	}
 	at := w.reads[""].watermark()
 	for to := range table.Waiting() {
-		if to.From.Within(at.Head, at.Open) {
+		if to.From.Within(at) {
 			w.tx(t, func(ctx context.Context, tx pgx.Tx) error { return Handed(ctx, tx, to) })
 			for id := range w.rows[to.Destination] {
 				w.got[to.Destination][id]++
@@ -265,14 +235,14 @@ func TestHistory(t *testing.T) {
 	db := testdb.New(t, testdb.Tables{Notify: outboxsql.NotifyOff})
 	db.Exec(`UPDATE outbox_mode SET mode = 'stream'`)
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{DB: db, config: make(map[string]Routes), reads: map[string]*standing{"": {open: make(map[int64]bool)}}, kept: make(map[int64]bool), found: make(map[int64]bool)}
+		w := &world{DB: db, config: make(map[string]routing.Routes), reads: map[string]*standing{"": {open: make(map[int64]bool)}}, kept: make(map[int64]bool), found: make(map[int64]bool)}
 		w.got, w.always, w.moves = make(map[string]map[int64]int), make(map[string]map[int64]bool), make(map[string]int)
 		w.rows = make(map[string]map[int64]bool)
 		db.Exec(`DELETE FROM outbox_routes`)
 		db.Exec(`DELETE FROM outbox_positions`)
 		db.Exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('', 0, 1)`)
 		for _, name := range []string{"x", "y", "z"} {
-			w.config[name], w.reads[name] = Routes{}, &standing{open: make(map[int64]bool)}
+			w.config[name], w.reads[name] = routing.Routes{}, &standing{open: make(map[int64]bool)}
 			w.got[name], w.always[name], w.rows[name] = make(map[int64]int), make(map[int64]bool), make(map[int64]bool)
 		}
 		w.configure(t)
@@ -280,7 +250,7 @@ func TestHistory(t *testing.T) {
 		for _, name := range names {
 			w.reads[name].routes = w.config[name]
 			w.tx(t, func(ctx context.Context, tx pgx.Tx) error {
-				return Begin(ctx, tx, w.wanted(), Wanted{name, w.config[name]}, tail.Watermark{})
+				return Begin(ctx, tx, w.wanted(), Wanted{name, w.config[name]}, idset.Watermark{})
 			})
 		}
 		leaves := func(int64) bool { return rapid.IntRange(0, 4).Draw(t, "leaves") == 0 }
@@ -347,7 +317,7 @@ func (w *world) judge(t *rapid.T, names []string) {
 	}
 	if t.Failed() {
 		var all []string
-		for _, s := range w.spans(t, nil) {
+		for _, s := range w.ranges(t, nil) {
 			all = append(all, fmt.Sprintf("%+v", s))
 		}
 		t.Log(strings.Join(all, "\n"))

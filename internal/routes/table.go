@@ -3,6 +3,8 @@ package routes
 import (
 	"iter"
 	"slices"
+
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // rememberedTypes bounds the verdicts that a [Table] caches.
@@ -15,17 +17,17 @@ type Table struct {
 	byType  map[string]Verdict // a cache
 }
 
-// reader is a destination and the indices of its spans in all.
+// reader is a destination and the indices of its ranges in all.
 type reader struct {
 	ranges []int // its stored ranges, in order
 	newest int   // the newest stored range; -1: none
 	coming int   // the expected range; -1: none
 }
 
-// Verdict has, for each span of a table, where the span sends events of one type.
-type Verdict []way
+// Verdict has, for each range of a table, where the range sends events of one type.
+type Verdict []routing.Way
 
-// NewTable returns a table of the spans that [Read] returns for all destinations.
+// NewTable returns a table of the ranges that [Read] returns for all destinations.
 func NewTable(all []Range) Table {
 	t := Table{ranges: all, byType: make(map[string]Verdict)}
 	for i := range all {
@@ -46,12 +48,12 @@ func NewTable(all []Range) Table {
 	return t
 }
 
-// Is reports whether the table has exactly these spans.
+// Is reports whether the table has exactly these ranges.
 func (t *Table) Is(all []Range) bool {
 	return slices.EqualFunc(all, t.ranges, func(a, b Range) bool { return a.equal(&b) })
 }
 
-// Waiting returns the spans that are not handed yet. The caller may set their Handed.
+// Waiting returns the ranges that are not handed yet. The caller may set their Handed.
 func (t *Table) Waiting() iter.Seq[*Range] {
 	return func(yield func(*Range) bool) {
 		for i := range t.ranges {
@@ -70,7 +72,7 @@ func (t *Table) Of(eventType string) Verdict {
 
 	v := make(Verdict, len(t.ranges))
 	for i := range t.ranges {
-		v[i] = t.ranges[i].way(eventType)
+		v[i] = t.ranges[i].Way(eventType)
 	}
 	if len(t.byType) < rememberedTypes {
 		t.byType[eventType] = v
@@ -80,10 +82,12 @@ func (t *Table) Of(eventType string) Verdict {
 }
 
 // gets reports whether the reader gets such events now.
-func (v Verdict) gets(r *reader) bool { return r.newest >= 0 && v[r.newest] == here }
+func (v Verdict) gets(r *reader) bool { return r.newest >= 0 && v[r.newest] == routing.Here }
 
 // awaits reports whether the reader will get such events, but does not yet.
-func (v Verdict) awaits(r *reader) bool { return r.coming >= 0 && v[r.coming] == here && !v.gets(r) }
+func (v Verdict) awaits(r *reader) bool {
+	return r.coming >= 0 && v[r.coming] == routing.Here && !v.gets(r)
+}
 
 // Gotten reports whether any destination gets such events now.
 func (t *Table) Gotten(v Verdict) bool {
@@ -95,7 +99,7 @@ func (t *Table) Awaited(v Verdict) bool {
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return v.awaits(&r) })
 }
 
-// Takers returns the newest span of each destination that gets such events now, and whose position will not pass this
+// Takers returns the newest range of each destination that gets such events now, and whose position will not pass this
 // event.
 func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Range] {
 	return func(yield func(*Range) bool) {
@@ -108,12 +112,12 @@ func (t *Table) Takers(v Verdict, id int64) iter.Seq[*Range] {
 	}
 }
 
-// reads reports whether the reader's position passes the event by a span that routes it here.
+// reads reports whether the reader's position passes the event by a range that routes it here.
 func (t *Table) reads(v Verdict, r *reader, id int64) bool {
-	return slices.ContainsFunc(r.ranges, func(i int) bool { return v[i] == here && t.ranges[i].contains(id) })
+	return slices.ContainsFunc(r.ranges, func(i int) bool { return v[i] == routing.Here && t.ranges[i].Contains(id) })
 }
 
-// read reports whether any reader's position passes the event by a span that routes it here.
+// read reports whether any reader's position passes the event by a range that routes it here.
 func (t *Table) read(v Verdict, id int64) bool {
 	return slices.ContainsFunc(t.readers, func(r reader) bool { return t.reads(v, &r, id) })
 }
@@ -125,7 +129,7 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 	if v.awaits(r) {
 		latest = r.coming
 	}
-	if latest < 0 || v[latest] != here {
+	if latest < 0 || v[latest] != routing.Here {
 		return false
 	}
 	if !t.ranges[latest].From.Has(id) || t.reads(v, r, id) {
@@ -137,8 +141,8 @@ func (t *Table) owed(v Verdict, r *reader, id int64, read bool) bool {
 
 	passed := false
 	for _, i := range r.ranges {
-		if t.ranges[i].contains(id) {
-			if v[i] != nowhere {
+		if t.ranges[i].Contains(id) {
+			if v[i] != routing.Nowhere {
 				return false
 			}
 			passed = true

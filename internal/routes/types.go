@@ -3,7 +3,7 @@ package routes
 import (
 	"slices"
 
-	"github.com/notifyd/notifyd/internal/tail"
+	"github.com/notifyd/notifyd/internal/idset"
 )
 
 // Types are the event types that one reader has met: the types that its destination gets, and the types that it skips.
@@ -15,7 +15,7 @@ type Types struct {
 	Former []Range
 	// Before has the ids that the destination reads only by Former: another shard passed them before the current routes
 	// began.
-	Before tail.Watermark
+	Before idset.Watermark
 
 	known map[string]bool // all types that were read, and whether they are skipped
 	names []string        // the same, as a list that only grows; more than MaxTypes are too many
@@ -64,7 +64,7 @@ func (t *Types) Met() []string {
 	return t.names
 }
 
-// Forget drops the routes by which no id above a position is left to read.
-func (t *Types) Forget(head int64, gaps tail.Ranges) {
-	t.Former = slices.DeleteFunc(t.Former, func(s Range) bool { return s.Until.Within(head, gaps) })
+// Forget drops the routes by which a reader with this watermark has no id left to read.
+func (t *Types) Forget(read idset.Watermark) {
+	t.Former = slices.DeleteFunc(t.Former, func(s Range) bool { return s.Until.Within(read) })
 }

@@ -3,6 +3,9 @@ package routes
 import (
 	"fmt"
 	"testing"
+
+	"github.com/notifyd/notifyd/internal/idset"
+	"github.com/notifyd/notifyd/internal/routing"
 )
 
 // TestTypesMet: all types that were read are recorded, including skipped ones. Above the limit none are recorded, and the
@@ -33,7 +36,7 @@ func TestTypesMet(t *testing.T) {
 func TestTypesOfEndedRoutes(t *testing.T) {
 	t.Parallel()
 	types := NewTypes()
-	types.Former = []Range{{Routes: Routes{Patterns: []string{"old.*"}}, Ended: true}}
+	types.Former = []Range{{Range: routing.Range{Routes: routing.Routes{Patterns: []string{"old.*"}}, Ended: true}}}
 	types.Former[0].Until.Head = 100
 	never := func(string) bool { return false }
 	if types.Wants("old.event", never) || types.Wants("other", never) {
@@ -45,10 +48,10 @@ func TestTypesOfEndedRoutes(t *testing.T) {
 	if !types.Formerly("old.event", 100) || types.Formerly("old.event", 101) || types.Formerly("other", 1) {
 		t.Error("what is read by ended routes is not what they had")
 	}
-	if types.Forget(99, nil); len(types.Former) != 1 {
+	if types.Forget(idset.Watermark{Head: 99}); len(types.Former) != 1 {
 		t.Error("a route is forgotten before all of it was read")
 	}
-	if types.Forget(100, nil); len(types.Former) != 0 {
+	if types.Forget(idset.Watermark{Head: 100}); len(types.Former) != 0 {
 		t.Error("a route is kept after all of it was read")
 	}
 }

@@ -3,6 +3,7 @@ package sleep
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -17,4 +18,11 @@ func For(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// Spread returns a random duration that differs from d by at most the given share, from 0 to 1: relays that were started
+// together do not wait together. d is at least 0, and at most half of the longest duration.
+func Spread(d time.Duration, share float64) time.Duration {
+	most := min(time.Duration(share*float64(d)), d) // a float may be above d
+	return d - most + rand.N(2*most+1)              //nolint:gosec // spreads load, hides nothing
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -70,11 +71,11 @@ func sqlPositions(partitioned bool) string {
 		used AS MATERIALIZED (` + used + `),
 		held AS MATERIALIZED (` + sqlHolders + `),
 		writing AS MATERIALIZED (` + sqlOldestWriter + `)
-	SELECT p.destination, p.shard, p.n, p.number, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at,
+	SELECT p.destination, p.shard, p.n, p.number, p.head, ` + idset.SQLLowest("p.head", "p.open") + `, p.delivered, p.updated_at,
 		p.sealed > p.void, p.owner,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
 		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
-			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
+			FROM unnest(` + idset.SQLMissing("p.head", "p.open", "l.last") + ` * used.ids) AS r)::bigint,
 		h.pid, coalesce(h.application_name, ''), coalesce(h.client, ''),
 		(SELECT count(*) FROM outbox_members AS m, unnest(m.wants, m.layouts) AS w(destination, layout)
 			WHERE m.alive_until > clock_timestamp() AND w.destination = p.destination AND coalesce(w.layout, '') <> p.layout),

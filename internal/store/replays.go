@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -19,8 +20,8 @@ func sqlReplays(partitioned bool, which string) string {
 	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last), used AS MATERIALIZED (` + used + `)
 	SELECT r.id, r.destination, r.from_id, r.to_id, r.patterns, r.rate, r.number, r.state, r.head,
 		CASE WHEN r.state = 'running' THEN (SELECT coalesce(sum(upper(s) - lower(s)), 0)
-			FROM unnest((r.open + int8multirange(int8range(r.head, greatest(r.head, r.to_id), '(]'))) * used.ids) AS s)::bigint ELSE 0 END,
-		r.delivered, r.failed, r.skipped, least(r.head, lower(r.open) - 1), r.created_by, r.reason, r.created_at,
+			FROM unnest(` + idset.SQLMissing("r.head", "r.open", "r.to_id") + ` * used.ids) AS s)::bigint ELSE 0 END,
+		r.delivered, r.failed, r.skipped, ` + idset.SQLLowest("r.head", "r.open") + `, r.created_by, r.reason, r.created_at,
 			r.updated_at, r.finished_at
 	FROM outbox_replays AS r CROSS JOIN used ` + which
 }

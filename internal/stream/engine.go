@@ -15,12 +15,15 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/exactly"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/modelock"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wake"
@@ -70,12 +73,12 @@ type Engine struct {
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
-	refused   chan error                  // capacity 1: why the table cannot be read
-	abandoned chan struct{}               // closed when running deliveries are abandoned
-	loading   atomic.Int64                // shards that load their stored deliveries
-	readers   atomic.Int64                // shards of destinations
-	last      atomic.Int64                // the highest assigned id at the last query
-	used      atomic.Pointer[tail.Ranges] // the assigned ids at that query; nil before
+	refused   chan error                // capacity 1: why the table cannot be read
+	abandoned chan struct{}             // closed when running deliveries are abandoned
+	loading   atomic.Int64              // shards that load their stored deliveries
+	readers   atomic.Int64              // shards of destinations
+	last      atomic.Int64              // the highest assigned id at the last query
+	used      atomic.Pointer[idset.Set] // the assigned ids at that query; nil before
 
 	mu     sync.Mutex
 	ctx    context.Context //nolint:containedctx // of Run, for the shards that it begins
@@ -131,7 +134,7 @@ func New(o Options) *Engine {
 		}
 		patterns = append(patterns, e.d.Patterns(d.Name)...)
 		e.wanted = append(e.wanted, Wanted{
-			Wanted: routes.Wanted{Destination: d.Name, Routes: routes.Routes{Patterns: e.d.Patterns(d.Name), Drops: e.d.Drops(d.Name)}},
+			Wanted: routes.Wanted{Destination: d.Name, Routes: routing.Routes{Patterns: e.d.Patterns(d.Name), Drops: e.d.Drops(d.Name)}},
 			Start:  o.Starts[d.Name], Shards: max(1, d.Shards),
 		})
 	}
@@ -294,22 +297,15 @@ func (e *Engine) Rescan() {
 	e.poke(true)
 }
 
-// Notifications other than ids of events.
-const (
-	wordPolling    = "polling"    // another relay suppresses the trigger
-	wordShards     = "shards"     // a relay came or went, or released a shard
-	wordDeliveries = "deliveries" // stored deliveries were changed, for example by a replay of dead letters
-)
-
 // Payload passes a notification to the part that it concerns, and reports whether it is known. If not, the caller must
 // call Rescan. It never blocks.
 func (e *Engine) Payload(word string) bool {
 	switch word {
-	case wordPolling:
+	case pgschema.WordPolling:
 		e.wake.Poke()
-	case wordShards:
+	case pgschema.WordShards:
 		e.leases.Rebalance()
-	case wordDeliveries:
+	case pgschema.WordDeliveries:
 		e.poke(true) // a replay notifies many times a second: nothing more expensive may follow
 	default:
 		return false
@@ -410,7 +406,7 @@ func (e *Engine) Stats(s *observe.Stats) {
 
 		p.Last = max(p.Head, e.last.Load())
 		if p.Last > p.Head && r.runner != nil {
-			p.Unread = e.possible(tail.Ranges{{From: p.Head + 1, To: p.Last}})
+			p.Unread = e.possible(idset.Set{{From: p.Head + 1, To: p.Last}})
 		}
 		s.Positions = append(s.Positions, p)
 	}
@@ -420,7 +416,7 @@ func (e *Engine) Stats(s *observe.Stats) {
 
 // possible returns how many of the ids can belong to events: a partition begins far above the last id of the previous
 // one.
-func (e *Engine) possible(ids tail.Ranges) int64 {
+func (e *Engine) possible(ids idset.Set) int64 {
 	if used := e.used.Load(); used != nil {
 		return ids.And(*used).IDs()
 	}
@@ -493,7 +489,7 @@ func (e *Engine) serveAgain(ctx context.Context, r *activeShard, l lease.Lease) 
 		}
 
 		e.report(reportName(shardKey{l.Destination, l.Shard}), err)
-		sleep(ctx, pauses.After(err))
+		sleep.For(ctx, pauses.After(err))
 	}
 }
 
@@ -541,7 +537,7 @@ func (e *Engine) load(ctx context.Context, l lease.Lease) (*position.Position, e
 			return nil, err
 		case ctx.Err() == nil:
 			e.report(name, err)
-			sleep(ctx, pauses.After(err))
+			sleep.For(ctx, pauses.After(err))
 		}
 	}
 	return nil, nil //nolint:nilnil // the shard is released before it has begun
@@ -634,12 +630,12 @@ func (e *Engine) watchLast(ctx context.Context) {
 				return err
 			}
 
-			used, err := tail.ParseRanges(text)
+			used, err := idset.Parse(text)
 			if err != nil {
 				return fmt.Errorf("read the assigned ids: %w", err)
 			}
 
-			used.Add(tail.Range{From: last + 1, To: math.MaxInt64}) // ids assigned since then
+			used.Add(idset.Range{From: last + 1, To: math.MaxInt64}) // ids assigned since then
 			e.used.Store(&used)
 			e.last.Store(last)
 			return pgschema.CheckIDs(ctx, conn, e.Connector.Schema)
@@ -651,23 +647,13 @@ func (e *Engine) watchLast(ctx context.Context) {
 			e.report("highest id", err)
 		}
 
-		sleep(ctx, lastEvery)
+		sleep.For(ctx, lastEvery)
 	}
 }
 
 // permanent reports whether an error stops all relays until a person acts.
 func permanent(err error) bool {
 	return errors.Is(err, position.ErrIDs) || errors.Is(err, outboxsql.ErrStream)
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 func sortPositions(all []observe.PositionStats) {

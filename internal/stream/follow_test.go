@@ -6,8 +6,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
+	"github.com/notifyd/notifyd/internal/routing"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/tail"
 )
@@ -17,8 +19,8 @@ import (
 func TestUnroutedScannerFollows(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
-	at := map[string]tail.Watermark{"audit": {Head: 300}, "mail": {}}
-	all := []routes.Wanted{{Destination: "audit", Routes: routes.Routes{Patterns: []string{"late"}}}, {Destination: "mail", Routes: routes.Routes{Patterns: []string{"order.*", "user.*"}}}}
+	at := map[string]idset.Watermark{"audit": {Head: 300}, "mail": {}}
+	all := []routes.Wanted{{Destination: "audit", Routes: routing.Routes{Patterns: []string{"late"}}}, {Destination: "mail", Routes: routing.Routes{Patterns: []string{"order.*", "user.*"}}}}
 	err := pgx.BeginFunc(l.Context(), l.Conn, func(tx pgx.Tx) error {
 		for _, w := range all {
 			if err := routes.Begin(l.Context(), tx, all, w, at[w.Destination]); err != nil {
@@ -30,7 +32,7 @@ func TestUnroutedScannerFollows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := tail.Watermark{Head: 100, Open: tail.Ranges{{From: 20, To: 20}}}
+	begin := idset.Watermark{Head: 100, Open: idset.Set{{From: 20, To: 20}}}
 	for _, c := range []struct {
 		name string
 		seen seen
@@ -38,11 +40,11 @@ func TestUnroutedScannerFollows(t *testing.T) {
 	}{
 		{
 			"all have routes",
-			seen{tail.Seen{From: 10, Head: 500, Gaps: tail.Ranges{{From: 5, To: 5}, {From: 90, To: 120}}}, []string{"order.placed", "user.created"}},
+			seen{tail.Seen{From: 10, Head: 500, Gaps: idset.Set{{From: 5, To: 5}, {From: 90, To: 120}}}, []string{"order.placed", "user.created"}},
 			"500 {[101,121)}", // 20 it has read, or it is dead
 		},
-		{"it has begun between", seen{tail.Seen{From: 50, Head: 500, Gaps: tail.Ranges{{From: 20, To: 20}, {From: 60, To: 60}}}, []string{"order.placed"}}, "500 {[20,21)}"},
-		{"it still has the gap", seen{tail.Seen{From: 10, Head: 500, Gaps: tail.Ranges{{From: 20, To: 30}}}, []string{"order.placed"}}, "500 {[20,21)}"},
+		{"it has begun between", seen{tail.Seen{From: 50, Head: 500, Gaps: idset.Set{{From: 20, To: 20}, {From: 60, To: 60}}}, []string{"order.placed"}}, "500 {[20,21)}"},
+		{"it still has the gap", seen{tail.Seen{From: 10, Head: 500, Gaps: idset.Set{{From: 20, To: 30}}}, []string{"order.placed"}}, "500 {[20,21)}"},
 		{"one has none", seen{tail.Seen{From: 10, Head: 500}, []string{"order.placed", "other"}}, "100 {[20,21)}"},
 		{"one has gained its route later", seen{tail.Seen{From: 10, Head: 500}, []string{"order.placed", "late"}}, "100 {[20,21)}"},
 		{"they are too many", seen{tail.Seen{From: 10, Head: 500}, nil}, "100 {[20,21)}"},
@@ -55,7 +57,7 @@ func TestUnroutedScannerFollows(t *testing.T) {
 		sh.seen.Store(&c.seen)
 		old.pos.Server = "the one before a failover" // it had more events
 		old.seen.Store(&seen{tail.Seen{Head: 900}, []string{"order.placed"}})
-		r := newUnroutedScanner(e, position.Position{Head: begin.Head, Open: begin.Open})
+		r := newUnroutedScanner(e, position.Position{Watermark: begin})
 		e.shards[shardKey{}], e.shards[shardKey{"loading", 0}] = &activeShard{runner: r}, &activeShard{}
 		e.shards[shardKey{"mail", 0}], e.shards[shardKey{"new", 0}] = &activeShard{runner: sh}, &activeShard{runner: &shard{}}
 		e.shards[shardKey{"slow", 0}] = &activeShard{runner: old}

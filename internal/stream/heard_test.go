@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/wake"
 	"github.com/notifyd/notifyd/observe"
@@ -32,7 +33,7 @@ func TestHeardDeliveries(t *testing.T) {
 				sought++
 			}
 		})}}}
-		if !e.Payload(wordDeliveries) || sought != 1 {
+		if !e.Payload(pgschema.WordDeliveries) || sought != 1 {
 			t.Errorf("shards were asked to look for due rows %d times", sought)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

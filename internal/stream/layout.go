@@ -17,12 +17,12 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/withheld"
 )
 
@@ -112,7 +112,7 @@ func (a *layoutChange) tx(ctx context.Context, f func(context.Context, pgx.Tx) e
 
 // shardPosition is the position of one shard.
 type shardPosition struct {
-	tail.Watermark
+	idset.Watermark
 
 	id     int32
 	epoch  int64
@@ -131,13 +131,8 @@ func (a *layoutChange) lockPositions(ctx context.Context, tx pgx.Tx) ([]shardPos
 	}
 
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s shardPosition, err error) {
-		var open, former string
-		if err := row.Scan(&s.id, &s.epoch, &s.layout, &s.Head, &open, &former); err != nil {
-			return s, err
-		}
-
-		s.Open, err = tail.ParseRanges(open)
-		if err != nil {
+		var former string
+		if err := row.Scan(&s.id, &s.epoch, &s.layout, &s.Head, &s.Open, &former); err != nil {
 			return s, err
 		}
 
@@ -252,7 +247,7 @@ func (a *layoutChange) adoptShard(ctx context.Context, d *dispatch.Destination, 
 		}
 
 		p.Exact = true
-		return p.CheckIDs(ctx, conn, a.e.Log, tail.Watermark{Head: p.Head, Open: p.Open})
+		return p.CheckIDs(ctx, conn, a.e.Log, p.Watermark)
 	})
 	if err != nil {
 		return err
@@ -437,7 +432,7 @@ func (a *layoutChange) begin(ctx context.Context, tx pgx.Tx) error {
 
 // route stores the routes, if they have changed. Ids that any shard has read keep their routes, also for a shard that
 // has yet to read them.
-func (a *layoutChange) route(ctx context.Context, tx pgx.Tx, read, passed tail.Watermark) error {
+func (a *layoutChange) route(ctx context.Context, tx pgx.Tx, read, passed idset.Watermark) error {
 	stored, err := routes.Read(ctx, tx, &a.w.Destination)
 	if err != nil {
 		return err
@@ -454,7 +449,7 @@ func (a *layoutChange) route(ctx context.Context, tx pgx.Tx, read, passed tail.W
 
 // combine returns three sets. read has the ids that any shard has read. passed has the ids that all shards have passed:
 // the new shards continue there. former has the ids above passed that former shards have done.
-func combine(all []shardPosition) (read, passed tail.Watermark, former position.Former) {
+func combine(all []shardPosition) (read, passed idset.Watermark, former position.Former) {
 	read = all[0].Watermark
 	passed = all[0].Watermark
 	for _, s := range all[1:] {
@@ -479,7 +474,7 @@ func combine(all []shardPosition) (read, passed tail.Watermark, former position.
 	}
 
 	former = slices.DeleteFunc(former, func(s position.ShardPositions) bool {
-		return position.Former{s}.Finished(passed.Head, passed.Open)
+		return position.Former{s}.Finished(passed)
 	})
 	return read, passed, former
 }

@@ -10,11 +10,11 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
-	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // TestMove: all waiting rows of an aggregate get the shard of its events, also those whose events are missing. A row that a
@@ -61,11 +61,11 @@ func TestMove(t *testing.T) {
 func TestCombine(t *testing.T) {
 	t.Parallel()
 	at := func(head int64, open string) shardPosition {
-		r, err := tail.ParseRanges(open)
+		r, err := idset.Parse(open)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return shardPosition{Watermark: tail.Watermark{Head: head, Open: r}}
+		return shardPosition{Watermark: idset.Watermark{Head: head, Open: r}}
 	}
 	behind, ahead := at(100, "{[90,92)}"), at(1000, "{[95,96),[700,800)}")
 	read, passed, former := combine([]shardPosition{behind, ahead})
@@ -97,11 +97,11 @@ func TestCombine(t *testing.T) {
 		t.Errorf("%v is left over", former)
 	}
 	// However many ranges there are, nothing is read again.
-	var many tail.Ranges
+	var many idset.Set
 	for i := range int64(5000) {
-		many = append(many, tail.Range{From: 1 + 2*i, To: 1 + 2*i})
+		many = append(many, idset.Range{From: 1 + 2*i, To: 1 + 2*i})
 	}
-	_, passed, former = combine([]shardPosition{{Watermark: tail.Watermark{Head: 20_000, Open: many}}})
+	_, passed, former = combine([]shardPosition{{Watermark: idset.Watermark{Head: 20_000, Open: many}}})
 	if passed.Head != 20_000 || !slices.Equal(many, passed.Open) || len(former) > 0 {
 		t.Errorf("%d ranges up to %d are left of %d, and %d former shards", len(passed.Open), passed.Head, len(many), len(former))
 	}

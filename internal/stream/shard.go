@@ -19,11 +19,13 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/exactly"
 	"github.com/notifyd/notifyd/internal/flight"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/withheld"
@@ -96,7 +98,7 @@ func newShard(e *Engine, lane dispatch.StreamLane, p position.Position) *shard {
 		sh.progress.dirty = true
 	}
 
-	sh.reset(p.Head, p.Open)
+	sh.reset(p.Watermark)
 	sh.figures.Store(&observe.PositionStats{Destination: p.Destination, Shard: p.Shard, Loading: true, Head: p.Head})
 	return sh
 }
@@ -125,9 +127,9 @@ func (sh *shard) forReplay() replay.Shard {
 }
 
 // reset returns the memory of the shard to the state after a take-over.
-func (sh *shard) reset(head int64, open tail.Ranges) {
-	sh.reader = tail.NewReader(head, open, sh.e.writers)
-	sh.from = head
+func (sh *shard) reset(at idset.Watermark) {
+	sh.reader = tail.NewReader(at.Head, at.Open, sh.e.writers)
+	sh.from = at.Head
 
 	sh.inFlight.events = flight.New(sh.pos.Valid, sh.poke)
 	sh.stored = newStored(&sh.common, &sh.order, &sh.progress)
@@ -180,7 +182,7 @@ func (sh *shard) run(ctx context.Context) error {
 			}
 		case err != nil && ctx.Err() == nil:
 			sh.e.report(sh.reportAs, err)
-			sleep(ctx, pauses.After(err))
+			sleep.For(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
 			sh.accepted()
@@ -238,8 +240,7 @@ func (sh *shard) releaseStaged(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 
-	head, open := sh.watermark(true)
-	sh.exact.Advance(head, open, maps.Keys(sh.stored.running))
+	sh.exact.Advance(sh.watermark(true), maps.Keys(sh.stored.running))
 	sh.inFlight.release()
 	return nil
 }
@@ -260,7 +261,7 @@ func (sh *shard) restart(ctx context.Context) error {
 	}
 
 	counted := sh.progress
-	sh.reset(sh.pos.Head, sh.pos.Open)
+	sh.reset(sh.pos.Watermark)
 	sh.progress.acknowledged = counted.acknowledged
 	sh.progress.written = counted.acknowledged
 	sh.progress.saves = counted.saves
@@ -271,7 +272,7 @@ func (sh *shard) restart(ctx context.Context) error {
 
 // checkIDs checks the ids that the shard has passed.
 func (sh *shard) checkIDs(ctx context.Context, conn *session.Conn) error {
-	if err := sh.pos.CheckIDs(ctx, conn, sh.e.Log, tail.Watermark{Head: sh.reader.Head(), Open: sh.reader.Gaps()}); err != nil {
+	if err := sh.pos.CheckIDs(ctx, conn, sh.e.Log, sh.reader.Watermark()); err != nil {
 		return err
 	}
 
@@ -351,8 +352,7 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 		}
 
 		// The shard will read its open events with the current routes.
-		head, open := sh.watermark(true)
-		at := tail.Watermark{Head: head, Open: open}
+		at := sh.watermark(true)
 
 		last := routes.Newest(all)
 		changed = last == nil || !last.Equal(&wanted.Routes)
@@ -372,11 +372,11 @@ func (sh *shard) storeRoutes(ctx context.Context, conn *session.Conn) error {
 			last = routes.Newest(all)
 		}
 
-		if !last.From.Within(head, open) { // only if the destination has, or had, several shards
+		if !last.From.Within(at) { // only if the destination has, or had, several shards
 			sh.types.Before = last.From
 		}
 
-		sh.types.Former = slices.DeleteFunc(all, func(s routes.Range) bool { return !s.Ended || s.Until.Within(head, open) })
+		sh.types.Former = slices.DeleteFunc(all, func(s routes.Range) bool { return !s.Ended || s.Until.Within(at) })
 		return routes.Noted(ctx, tx, sh.name)
 	})
 
@@ -561,9 +561,8 @@ func (sh *shard) holdsMany() bool {
 func (sh *shard) feedReplay(ctx context.Context, conn *session.Conn) (did bool, err error) {
 	p, caughtUp, did, err := sh.replay.Next(ctx, conn, replay.Live{
 		Head: sh.reader.Head(), FreeBytes: sh.e.memory()/2 - sh.inFlight.events.Bytes,
-		Open: func() tail.Ranges {
-			_, open := sh.watermark(true)
-			return open
+		Open: func() idset.Set {
+			return sh.watermark(true).Open
 		},
 	})
 
@@ -628,12 +627,12 @@ func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int)
 	}
 
 	sh.deliver(&b, reserved)
-	sh.types.Forget(sh.reader.Head(), sh.reader.Gaps())
+	sh.types.Forget(sh.reader.Watermark())
 	if b.Seen > 0 && sh.pos.Shards == 1 { // a shard does not learn the types of the others
 		sh.seen.Store(&seen{tail.Seen{From: sh.from, Head: sh.reader.Head(), Gaps: sh.reader.Gaps()}, sh.types.Met()})
 	}
 
-	if sh.former != nil && sh.former.Finished(sh.reader.Head(), sh.reader.Gaps()) {
+	if len(sh.former) > 0 && sh.former.Finished(sh.reader.Watermark()) {
 		sh.former = nil
 	}
 
@@ -708,7 +707,7 @@ func (sh *shard) hasReadHead() bool {
 // tailShard returns the shard to read if the destination has several, or had until recently: then the hashes tell which
 // events former shards have done.
 func (sh *shard) tailShard() tail.Shard {
-	if sh.pos.Shards == 1 && sh.former == nil {
+	if sh.pos.Shards == 1 && len(sh.former) == 0 {
 		return tail.Shard{}
 	}
 	return tail.Shard{Number: sh.pos.Shard, Of: sh.pos.Shards}
@@ -823,8 +822,8 @@ func (sh *shard) save(ctx context.Context, conn *session.Conn) error {
 func (sh *shard) snapshot() (c snapshot) {
 	sh.progress.dirty = false
 
-	c.head, c.open = sh.watermark(false)
-	sh.noteRanges(len(c.open))
+	c.at = sh.watermark(false)
+	sh.noteRanges(len(c.at.Open))
 	c.replay = sh.replay.Progress(sh.stored.withheld.Rows.fresh(true))
 	return c
 }
@@ -856,14 +855,14 @@ func (sh *shard) saveSnapshot(ctx context.Context, conn *session.Conn, c snapsho
 	c.replay.CountFailed()
 
 	if w.empty() && c.replay.Empty() {
-		ok, err := sh.pos.Save(ctx, conn, c.head, c.open, delta)
+		ok, err := sh.pos.Save(ctx, conn, c.at, delta)
 		return sh.saved(ok, err, delta, began)
 	}
 
 	ok := false
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
 		// First, because it locks the position against a successor.
-		ok, err = sh.pos.Save(ctx, tx, c.head, c.open, delta)
+		ok, err = sh.pos.Save(ctx, tx, c.at, delta)
 		if err != nil || !ok {
 			return cmp.Or(err, position.ErrFenced)
 		}
@@ -910,8 +909,8 @@ func (sh *shard) saveInHalves(ctx context.Context, conn *session.Conn, refusal e
 	refused, err := session.InHalves(all.events(), func(some []int64) error {
 		part := all.of(some)
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			head, open := sh.watermark(true) // the next save passes the rows
-			if ok, err := sh.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
+			// The next save passes the rows.
+			if ok, err := sh.pos.Save(ctx, tx, sh.watermark(true), 0); err != nil || !ok {
 				return wholeError{cmp.Or(err, position.ErrFenced)}
 			}
 			return part.write(ctx, tx, sh.name, sh.order.shard, sh.e.channel())
@@ -950,9 +949,9 @@ func (sh *shard) saveInHalves(ctx context.Context, conn *session.Conn, refusal e
 func (sh *shard) writeOwned(ctx context.Context, conn *session.Conn, f func(pgx.Tx) error) error {
 	defer func() { sh.progress.dirty = sh.progress.dirty || sh.pos.Behind() }()
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		head, open := sh.watermark(true)
+		at := sh.watermark(true)
 		// It locks the position against a successor.
-		if ok, err := sh.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
+		if ok, err := sh.pos.Save(ctx, tx, at, 0); err != nil || !ok {
 			return cmp.Or(err, position.ErrFenced)
 		}
 		return f(tx)
@@ -1126,13 +1125,13 @@ func earlier(a, b time.Time) time.Time {
 
 // watermark returns the position to write. Withheld rows are open. With pending, rows that are not written yet are open;
 // without, the same transaction writes them.
-func (sh *shard) watermark(pending bool) (head int64, open tail.Ranges) {
+func (sh *shard) watermark(pending bool) idset.Watermark {
 	more := sh.stored.withheld.Rows.fresh(false)
 	if pending {
 		more = append(more, sh.stored.pending.fresh(false)...)
 	}
-	head, open, _ = sh.inFlight.events.Watermark(sh.reader, more)
-	return head, open
+	at, _ := sh.inFlight.events.Watermark(sh.reader, more)
+	return at
 }
 
 // leave ends a shard: no delivery starts, running ones finish, and the position is written. If why is set, the shard
@@ -1186,7 +1185,7 @@ func (sh *shard) lastSave(ctx context.Context, why error) error {
 			return err
 		}
 
-		sleep(ctx, pauses.After(err))
+		sleep.For(ctx, pauses.After(err))
 	}
 }
 

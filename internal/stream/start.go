@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/store"
-	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -31,12 +31,12 @@ func create(ctx context.Context, conn *session.Conn, all []routes.Wanted, missin
 	for _, m := range created {
 		if m.beyond {
 			log.WarnContext(ctx, "start_from is above the last id: the destination begins with the next event",
-				"destination", m.destination, "start_from", m.from.ID, "last", m.head)
+				"destination", m.destination, "start_from", m.from.ID, "last", m.at.Head)
 		}
 
 		from := cmp.Or(m.from, engine.Start{Kind: engine.StartAtBeginning})
 		log.InfoContext(ctx, "destination begins",
-			"destination", observe.PositionName(m.destination), "from", from.String(), "head", m.head)
+			"destination", observe.PositionName(m.destination), "from", from.String(), "head", m.at.Head)
 	}
 
 	return nil
@@ -52,8 +52,7 @@ type newPosition struct {
 	from        engine.Start
 	chosen      bool // from is a start_from
 	beyond      bool // from is an id that is not assigned yet
-	head        int64
-	open        tail.Ranges
+	at          idset.Watermark
 	sequence    string
 }
 
@@ -77,7 +76,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 			SELECT $1, $2, $3::text::int8multirange, $4, pg_snapshot_xmax(pg_current_snapshot()),
 				CASE WHEN $4 = $5 THEN clock_timestamp() ELSE m.changed_at END
 			FROM outbox_mode AS m ON CONFLICT DO NOTHING`,
-			p.destination, p.head, p.open.String(), p.sequence, s.sequence)
+			p.destination, p.at.Head, p.at.Open.String(), p.sequence, s.sequence)
 		if err != nil {
 			return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
 		}
@@ -112,7 +111,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, all []routes.Wanted, missin
 
 // starts has what decides where destinations begin.
 type starts struct {
-	origin         tail.Watermark // events that a former queue has finished
+	origin         idset.Watermark // events that a former queue has finished
 	originSequence string
 	last           int64 // the last assigned id
 	sequence       string
@@ -120,17 +119,9 @@ type starts struct {
 }
 
 func (s *starts) read(ctx context.Context, tx pgx.Tx) error {
-	var open string
-
-	err := tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
+	return tx.QueryRow(ctx, `SELECT origin_head, origin_open::text, coalesce(origin_sequence, now), now, outbox_last_id(),
 		NOT EXISTS (SELECT FROM outbox_positions WHERE destination <> '') FROM outbox_mode, (SELECT `+pgschema.Sequence+` AS now) AS s`).
-		Scan(&s.origin.Head, &open, &s.originSequence, &s.sequence, &s.last, &s.first)
-	if err != nil {
-		return err
-	}
-
-	s.origin.Open, err = tail.ParseRanges(open)
-	return err
+		Scan(&s.origin.Head, &s.origin.Open, &s.originSequence, &s.sequence, &s.last, &s.first)
 }
 
 // position returns the position with which a destination begins, or the unrouted scanner.
@@ -138,18 +129,17 @@ func (s *starts) position(ctx context.Context, tx pgx.Tx, w *Wanted, missing []W
 	p = newPosition{destination: w.Destination, from: w.Start, chosen: w.Start.Kind != engine.StartDefault, sequence: s.sequence}
 	switch {
 	case p.chosen:
-		p.head, err = s.chosen(ctx, tx, w.Start)
-		p.beyond = w.Start.Kind == engine.StartAtID && w.Start.ID-1 > p.head
+		p.at.Head, err = s.chosen(ctx, tx, w.Start)
+		p.beyond = w.Start.Kind == engine.StartAtID && w.Start.ID-1 > p.at.Head
 	case w.Destination == "":
 		err = s.scanner(ctx, tx, &p, missing)
 	case s.first: // the undelivered events of a former queue, or everything
-		p.head = s.origin.Head
-		p.open = s.origin.Open
+		p.at = s.origin
 		p.sequence = s.originSequence
 	default:
 		p.from = engine.Start{Kind: engine.StartNow}
-		p.head = s.last
-		p.open, err = uncommitted(ctx, tx, s.last)
+		p.at.Head = s.last
+		p.at.Open, err = uncommitted(ctx, tx, s.last)
 	}
 
 	return p, err
@@ -173,8 +163,7 @@ func (s *starts) chosen(ctx context.Context, tx pgx.Tx, from engine.Start) (int6
 // scanner sets where the unrouted scanner begins: at the first stored event. If all first destinations of the stream
 // have a start_from, the scanner begins at the lowest one, because no destination needs earlier events.
 func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing []Wanted) error {
-	p.head = s.origin.Head
-	p.open = s.origin.Open
+	p.at = s.origin
 	p.sequence = s.originSequence
 
 	lowest := s.last
@@ -198,8 +187,7 @@ func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing
 	}
 
 	if s.first && chosen && lowest > s.origin.Head {
-		p.head = lowest
-		p.open = nil
+		p.at = idset.Watermark{Head: lowest}
 		p.sequence = s.sequence
 	}
 
@@ -211,12 +199,12 @@ func (s *starts) scanner(ctx context.Context, tx pgx.Tx, p *newPosition, missing
 // routes count for all ids, and it has skipped those below its position, as a seek does.
 func (p *newPosition) storeRoutes(ctx context.Context, tx pgx.Tx, all []routes.Wanted, w routes.Wanted) error {
 	if !p.chosen {
-		return routes.Begin(ctx, tx, all, w, tail.Watermark{Head: p.head, Open: p.open})
+		return routes.Begin(ctx, tx, all, w, p.at)
 	}
-	if err := routes.Begin(ctx, tx, all, w, tail.Watermark{}); err != nil || p.head == 0 {
+	if err := routes.Begin(ctx, tx, all, w, idset.Watermark{}); err != nil || p.at.Head == 0 {
 		return err
 	}
-	return routes.Skip(ctx, tx, p.destination, 0, p.head)
+	return routes.Skip(ctx, tx, p.destination, 0, p.at.Head)
 }
 
 const (
@@ -224,23 +212,24 @@ const (
 	// ranges of them a new destination gets. Beyond that it begins behind them.
 	searched       = 1_000_000
 	maxUncommitted = 4096
+)
 
-	// sqlUncommitted returns the ids up to $1, and above $2, that the unrouted scanner has not passed, and that are not
-	// visible.
-	sqlUncommitted = `WITH unread AS (SELECT
-		(open + int8multirange(int8range(head, greatest(head, $1), '(]'))) * int8multirange(int8range($2, $1, '(]')) AS ids
+// sqlUncommitted returns the ids up to $1, and above $2, that the unrouted scanner has not passed, and that are not visible.
+func sqlUncommitted() string {
+	return `WITH unread AS (SELECT
+		` + idset.SQLMissing("head", "open", "$1") + ` * int8multirange(int8range($2, $1, '(]')) AS ids
 	FROM outbox_positions WHERE destination = '' AND $1 > $2)
 SELECT (u.ids - coalesce((SELECT range_agg(int8range(e.id, e.id, '[]')) FROM unnest(u.ids) AS g
 	CROSS JOIN LATERAL (SELECT id FROM outbox_events WHERE id >= lower(g) AND id < upper(g)) AS e), '{}'))::text FROM unread AS u`
-)
+}
 
 // uncommitted returns the ids up to the last one whose events may still be committed. A new destination reads them: an
 // event that is committed later belongs to all destinations of its route. The statement begins after the last id was
 // read, so all events that were committed by then are visible to it.
-func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error) {
-	var text string
+func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (idset.Set, error) {
+	var all idset.Set
 
-	err := tx.QueryRow(ctx, sqlUncommitted, last, max(0, last-searched)).Scan(&text)
+	err := tx.QueryRow(ctx, sqlUncommitted(), last, max(0, last-searched)).Scan(&all)
 	switch {
 	case isNoRows(err):
 		return nil, nil
@@ -248,8 +237,7 @@ func uncommitted(ctx context.Context, tx pgx.Tx, last int64) (tail.Ranges, error
 		return nil, fmt.Errorf("find the ids of open transactions: %w", err)
 	}
 
-	all, err := tail.ParseRanges(text)
-	return all[max(0, len(all)-maxUncommitted):], err
+	return all[max(0, len(all)-maxUncommitted):], nil
 }
 
 // Beginning is where a new destination begins, or where a returning one continues.
@@ -306,11 +294,10 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 	for i := range wanted {
 		w := &wanted[i]
 		b := Beginning{Destination: w.Destination, Returns: true}
-		var head int64
-		var open string
+		var at idset.Watermark
 		var isMissed bool
 
-		err := tx.QueryRow(ctx, sqlPosition, w.Destination).Scan(&head, &b.AtMost, &open, &isMissed)
+		err := tx.QueryRow(ctx, sqlPosition, w.Destination).Scan(&at.Head, &b.AtMost, &at.Open, &isMissed)
 		if err != nil && !isNoRows(err) {
 			return nil, fmt.Errorf("find the position of %q: %w", w.Destination, err)
 		}
@@ -326,12 +313,12 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 			}
 			b.From = p.from
 			b.Returns = false
-			head, open = p.head, p.open.String()
+			at = p.at
 		case !isMissed:
 			continue
 		}
 
-		if err := b.count(ctx, tx, head, open, limit); err != nil {
+		if err := b.count(ctx, tx, at, limit); err != nil {
 			return nil, fmt.Errorf("count the kept events: %w", err)
 		}
 
@@ -341,9 +328,9 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 	return all, nil
 }
 
-// count counts the kept events above the id head, and those in open, and the stored deliveries.
-func (b *Beginning) count(ctx context.Context, tx pgx.Tx, head int64, open string, limit int) error {
-	rows, err := tx.Query(ctx, sqlKept, head, open, limit)
+// count counts the kept events that a destination has not passed, and the stored deliveries.
+func (b *Beginning) count(ctx context.Context, tx pgx.Tx, at idset.Watermark, limit int) error {
+	rows, err := tx.Query(ctx, sqlKept, at.Head, at.Open.String(), limit)
 	if err != nil {
 		return err
 	}

@@ -17,11 +17,13 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/deliveries"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lease"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/internal/routes"
 	"github.com/notifyd/notifyd/internal/session"
+	"github.com/notifyd/notifyd/internal/sleep"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/tail"
 	"github.com/notifyd/notifyd/internal/withheld"
@@ -137,7 +139,7 @@ func (r *unroutedScanner) run(ctx context.Context) error {
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(reportScanner, err)
-			sleep(ctx, pauses.After(err))
+			sleep.For(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
 			r.e.accepted(reportScanner)
@@ -187,7 +189,7 @@ func (r *unroutedScanner) wait(ctx context.Context) {
 // work reads all available events, and hands out events that have gained a route.
 func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 	if !time.Now().Before(r.checkAt) {
-		if err := r.pos.CheckIDs(ctx, conn, r.e.Log, tail.Watermark{Head: r.reader.Head(), Open: r.reader.Gaps()}); err != nil {
+		if err := r.pos.CheckIDs(ctx, conn, r.e.Log, r.reader.Watermark()); err != nil {
 			return err
 		}
 		r.checkAt = time.Now().Add(r.e.limits.PollInterval)
@@ -318,9 +320,9 @@ func (r *unroutedScanner) canFinish() bool {
 // open ids, and reads the event itself.
 func (r *unroutedScanner) complete() iter.Seq[*routes.Range] {
 	return func(yield func(*routes.Range) bool) {
-		head, gaps := r.reader.Head(), r.reader.Gaps()
+		at := r.reader.Watermark()
 		for to := range r.routes.Waiting() {
-			read := to.From.Head <= r.covered || to.From.Within(head, gaps)
+			read := to.From.Head <= r.covered || to.From.Within(at)
 			if read && !yield(to) {
 				return
 			}
@@ -458,9 +460,8 @@ func (r *unroutedScanner) extendHead() {
 		return
 	}
 
-	open := r.reader.Gaps()
-	open.Add(tail.Range{From: r.reader.Head() + 1, To: head})
-	r.reader = tail.NewReader(head, open, r.e.writers)
+	at := r.reader.Watermark()
+	r.reader = tail.NewReader(head, at.Missing(head), r.e.writers)
 }
 
 // warnOnce logs once that a type has no route.
@@ -568,7 +569,7 @@ func (r *unroutedScanner) withhold(ctx context.Context, conn *session.Conn, refu
 // write writes rows and the position in one transaction. The ids in open are open, as the withheld ones are.
 func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, open []unroutedEvent) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(open), 0)
+		ok, err := r.pos.Save(ctx, tx, r.watermark(open), 0)
 		switch {
 		case err != nil || !ok:
 			return wholeError{cmp.Or(err, position.ErrFenced)}
@@ -599,16 +600,16 @@ func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, o
 	})
 }
 
-// open returns the open ids of the position: the gaps, some events, and those whose rows are withheld.
-func (r *unroutedScanner) open(some []unroutedEvent) tail.Ranges {
-	open := r.reader.Gaps()
+// watermark returns the position to write. The gaps are open, some events, and the events whose rows are withheld.
+func (r *unroutedScanner) watermark(some []unroutedEvent) idset.Watermark {
+	at := r.reader.Watermark()
 	for _, e := range slices.Concat(some, r.withheld.Rows) {
-		if e.id <= r.reader.Head() {
-			open.Add(tail.Range{From: e.id, To: e.id})
+		if e.id <= at.Head {
+			at.Open.Add(idset.Range{From: e.id, To: e.id})
 		}
 	}
 
-	return open
+	return at
 }
 
 func (r *unroutedScanner) publish() {
@@ -773,7 +774,7 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		// Locks the position against a successor. Proves that this relay owns it, and that the loaded routes are
 		// current.
-		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(nil), 0); err != nil || !ok {
+		if ok, err := r.pos.Save(ctx, tx, r.watermark(nil), 0); err != nil || !ok {
 			return wholeError{cmp.Or(err, position.ErrFenced)}
 		}
 
@@ -912,7 +913,7 @@ func (r *unroutedScanner) finish(ctx context.Context, conn *session.Conn) (finis
 	for to := range r.complete() {
 		r.pos.WriteWhole()
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.open(nil), 0); err != nil || !ok {
+			if ok, err := r.pos.Save(ctx, tx, r.watermark(nil), 0); err != nil || !ok {
 				return cmp.Or(err, position.ErrFenced)
 			}
 			if away, err := r.away(ctx, tx, to); err != nil || away {
@@ -939,8 +940,8 @@ var errAway = errors.New("a partition with events from before the route is detac
 // away reports whether gaps below the begin of the routes lie in no partition: their events may be committed, and come
 // back with the partition.
 func (r *unroutedScanner) away(ctx context.Context, tx pgx.Tx, to *routes.Range) (bool, error) {
-	head, gaps := r.reader.Head(), r.reader.Gaps()
-	if to.From.Within(head, gaps) {
+	at := r.reader.Watermark()
+	if to.From.Within(at) {
 		return false, nil
 	}
 
@@ -951,11 +952,11 @@ func (r *unroutedScanner) away(ctx context.Context, tx pgx.Tx, to *routes.Range)
 		return false, err
 	}
 
-	var text string
-	if err := tx.QueryRow(ctx, `SELECT outbox_away()::text`).Scan(&text); err != nil {
+	var away idset.Set
+	if err := tx.QueryRow(ctx, `SELECT outbox_away()::text`).Scan(&away); err != nil {
 		return false, err
 	}
 
-	away, err := tail.ParseRanges(text)
-	return err == nil && !to.From.Within(head, gaps.And(away)), err
+	at.Open = at.Open.And(away)
+	return !to.From.Within(at), nil
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/replay"
 	"github.com/notifyd/notifyd/internal/session"
-	"github.com/notifyd/notifyd/internal/tail"
 )
 
 // writes collects the outcomes of deliveries that were not simply delivered. The transaction that moves the position
@@ -113,8 +113,7 @@ func (w *writes) of(events []int64) (part writes) {
 
 // snapshot is the content of one write of a position.
 type snapshot struct {
-	head   int64
-	open   tail.Ranges
+	at     idset.Watermark
 	replay replay.Progress
 }
 
@@ -192,7 +191,7 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string, shard
 }
 
 // sqlAnnounce makes all relays of the table search for due rows.
-const sqlAnnounce = `SELECT pg_notify($1, '` + wordDeliveries + `') WHERE ` + pgschema.MayNotify
+const sqlAnnounce = `SELECT pg_notify($1, '` + pgschema.WordDeliveries + `') WHERE ` + pgschema.MayNotify
 
 // sqlIgnored counts the rows that the transaction has failed to write: new rows ($2) that are not there, rows ($3) that it
 // has not changed although no person has made them dead letters, and rows to delete ($4) that are there. A new row, or a

@@ -103,6 +103,4 @@
 //	fetch.go      runs one read: the statement and its result
 //	gaps.go       tracks invisible ids, their open writers, and when they are dead
 //	writers.go    finds open writers: the holders of the sequence's lock
-//	ranges.go     sets of ids, as int8multirange has them
-//	watermark.go  sets of ids that a reader has passed
 package tail

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
@@ -31,15 +32,15 @@ type fetch struct {
 
 	decoder   wire.Events
 	batch     Batch
-	hits      []int64 // ids in gaps, in order
-	missing   []Range // new gaps
-	last      int64   // id of the last row that was processed
-	rows      int     // rows received
-	size      int     // bytes received
-	truncated bool    // rows were received and not processed
-	holds     bool    // the transaction holds the table: no partition is detached or rewritten meanwhile
-	detached  Ranges  // ids that lie in no partition, if holds
-	refused   error   // why the only event was read without its payload, and must not be delivered
+	hits      []int64       // ids in gaps, in order
+	missing   []idset.Range // new gaps
+	last      int64         // id of the last row that was processed
+	rows      int           // rows received
+	size      int           // bytes received
+	truncated bool          // rows were received and not processed
+	holds     bool          // the transaction holds the table: no partition is detached or rewritten meanwhile
+	detached  idset.Set     // ids that lie in no partition, if holds
+	refused   error         // why the only event was read without its payload, and must not be delivered
 }
 
 // Each statement reads the primary key from a bound, and no more rows than it returns.
@@ -293,7 +294,7 @@ func (p *fetch) hold(ctx context.Context, conn *session.Conn) error {
 		return err
 	}
 
-	p.detached, err = ParseRanges(string(results[0].Rows[0][0]))
+	p.detached, err = idset.Parse(string(results[0].Rows[0][0]))
 	return err
 }
 
@@ -351,7 +352,7 @@ func (p *fetch) place(id int64) error {
 	p.last = id
 	if id > p.head {
 		if id > p.head+1 {
-			p.missing = append(p.missing, Range{p.head + 1, id - 1})
+			p.missing = append(p.missing, idset.Range{From: p.head + 1, To: id - 1})
 		}
 		p.head = id
 		return nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -42,7 +43,7 @@ func (m *gapGroup) waits() bool { return len(m.xids) > 0 && m.searched > m.liste
 
 // gap is a range of invisible ids at or below the head. A piece of it has the same group.
 type gap struct {
-	Range
+	idset.Range
 	*gapGroup
 }
 
@@ -81,17 +82,17 @@ func bounds(all []gap) (low, high []byte) {
 }
 
 // add adds gaps above all others. If scans have covered their ids, the gaps get the writers of these scans, or are clear.
-func (g *gaps) add(ranges []Range, m *gapGroup) {
+func (g *gaps) add(ranges []idset.Range, m *gapGroup) {
 	for _, a := range g.assigned {
 		if a.gapGroup == nil {
 			continue
 		}
 
-		var known []Range
+		var known []idset.Range
 		for len(ranges) > 0 && ranges[0].From <= a.To {
-			known = append(known, Range{ranges[0].From, min(ranges[0].To, a.To)})
+			known = append(known, idset.Range{From: ranges[0].From, To: min(ranges[0].To, a.To)})
 			if ranges[0].To > a.To {
-				ranges = append([]Range{{a.To + 1, ranges[0].To}}, ranges[1:]...)
+				ranges = append([]idset.Range{{From: a.To + 1, To: ranges[0].To}}, ranges[1:]...)
 				break
 			}
 			ranges = ranges[1:]
@@ -108,7 +109,7 @@ func (g *gaps) add(ranges []Range, m *gapGroup) {
 }
 
 // addGroup adds the gaps of one group above all others.
-func (g *gaps) addGroup(ranges []Range, m *gapGroup) {
+func (g *gaps) addGroup(ranges []idset.Range, m *gapGroup) {
 	if len(ranges) == 0 {
 		return
 	}
@@ -180,7 +181,7 @@ func (g *gaps) anyDead(began uint64) bool {
 // read removes hits, the ids that a read found which began at that count, in order. It also removes ids up to the
 // horizon that the read has not found and no transaction can fill. It returns how many of these are dead. Ids that were
 // detached during the read are not dead: their gaps are scanned again.
-func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dead int64) {
+func (g *gaps) read(hits []int64, horizon int64, began uint64, away idset.Set) (dead int64) {
 	if len(hits) == 0 && !g.anyDead(began) {
 		return 0
 	}
@@ -190,7 +191,7 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 	keep := func(piece gap) {
 		switch {
 		case piece.From > piece.To:
-		case piece.dead(began) && piece.To <= horizon && len(away.And(Ranges{piece.Range})) == 0:
+		case piece.dead(began) && piece.To <= horizon && len(away.And(idset.Set{piece.Range})) == 0:
 			dead += piece.To - piece.From + 1
 		default:
 			if piece.dead(began) && piece.To <= horizon {
@@ -203,7 +204,7 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64, away Ranges) (dea
 
 	for _, a := range g.all {
 		for ; len(hits) > 0 && hits[0] <= a.To; hits = hits[1:] {
-			keep(gap{Range{a.From, hits[0] - 1}, a.gapGroup})
+			keep(gap{idset.Range{From: a.From, To: hits[0] - 1}, a.gapGroup})
 			a.From = hits[0] + 1
 		}
 		keep(a)
@@ -234,15 +235,15 @@ func (g *gaps) end(horizon int64) {
 }
 
 // keep restricts the gaps above an id to some ranges.
-func (g *gaps) keep(above int64, some Ranges) {
+func (g *gaps) keep(above int64, some idset.Set) {
 	var left []gap
 	for _, a := range g.all {
 		if a.From <= above {
-			left = append(left, gap{Range{a.From, min(a.To, above)}, a.gapGroup})
+			left = append(left, gap{idset.Range{From: a.From, To: min(a.To, above)}, a.gapGroup})
 			a.From = above + 1
 		}
 		for i := some.Reaching(a.From); i < len(some) && some[i].From <= a.To && a.From <= a.To; i++ {
-			left = append(left, gap{Range{max(a.From, some[i].From), min(a.To, some[i].To)}, a.gapGroup})
+			left = append(left, gap{idset.Range{From: max(a.From, some[i].From), To: min(a.To, some[i].To)}, a.gapGroup})
 		}
 	}
 
@@ -306,7 +307,7 @@ func (g *gaps) apply(l *WriterScan) {
 	// Keep the writers of an earlier scan until all have ended: while transactions overlap, no scan is empty.
 	for range 2 {
 		if g.assigned[1].gapGroup == nil {
-			g.assigned[1] = gap{Range{To: l.assigned}, new(gapGroup)}
+			g.assigned[1] = gap{idset.Range{To: l.assigned}, new(gapGroup)}
 		}
 		if apply(g.assigned[1].gapGroup); g.assigned[1].clearAt == 0 {
 			break
@@ -359,7 +360,7 @@ func (g *gaps) applyAbove(l *WriterScan, apply func(*gapGroup)) {
 	}
 
 	if g.findAbove {
-		g.above = gap{Range{To: l.assigned}, new(gapGroup)}
+		g.above = gap{idset.Range{To: l.assigned}, new(gapGroup)}
 		g.findAbove = false
 	}
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/session"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -140,17 +141,17 @@ type begun struct {
 
 // NewReader returns a reader that continues after head, and with the open ids below: ids that were in flight and
 // invisible ids. w numbers its reads, and makes the scans for [Reader.Apply].
-func NewReader(head int64, open Ranges, w *WriterScanner) *Reader {
+func NewReader(head int64, open idset.Set, w *WriterScanner) *Reader {
 	r := &Reader{writers: w, head: head, rowsPerEvent: 1}
 	below := slices.Clone(open)
-	below.Remove(Range{head + 1, math.MaxInt64}) // ids above head are read anyway
+	below.Remove(idset.Range{From: head + 1, To: math.MaxInt64}) // ids above head are read anyway
 	r.gaps.add(below, &gapGroup{found: w.count.Add(1), since: time.Now()})
 	return r
 }
 
 // After returns a reader that takes the place of r after an error, and continues after head with the open ids below. Its
 // reads are smaller: the failed one may have been too large to end in time.
-func (r *Reader) After(head int64, open Ranges) *Reader {
+func (r *Reader) After(head int64, open idset.Set) *Reader {
 	n := NewReader(head, open, r.writers)
 	n.rowSize = r.rowSize
 	n.rowSize.Failed()
@@ -160,9 +161,12 @@ func (r *Reader) After(head int64, open Ranges) *Reader {
 // Head returns the highest id that was seen.
 func (r *Reader) Head() int64 { return r.head }
 
+// Watermark returns the ids that were seen, or can no longer appear.
+func (r *Reader) Watermark() idset.Watermark { return idset.Watermark{Head: r.head, Open: r.Gaps()} }
+
 // Gaps returns the ids up to the head that were not seen and may still appear.
-func (r *Reader) Gaps() Ranges {
-	all := make(Ranges, 0, len(r.gaps.all))
+func (r *Reader) Gaps() idset.Set {
+	all := make(idset.Set, 0, len(r.gaps.all))
 	for _, g := range r.gaps.all {
 		if n := len(all); n > 0 && all[n-1].To == g.From-1 {
 			all[n-1].To = g.To // adjacent gaps that different reads found
@@ -177,7 +181,7 @@ func (r *Reader) Gaps() Ranges {
 // Seen has the ids that another reader of the same table has seen: all ids above From and up to Head, except its gaps.
 type Seen struct {
 	From, Head int64
-	Gaps       Ranges
+	Gaps       idset.Set
 }
 
 // Follow moves the head to the head of another reader, if that reader has seen all ids above this head. Both must read
@@ -192,7 +196,7 @@ func (r *Reader) Follow(s Seen) bool {
 	r.Drop()
 	r.gaps.keep(s.From, s.Gaps)
 	above := slices.Clone(s.Gaps)
-	above.Remove(Range{math.MinInt64, r.head}) // this reader has seen the ids below, or has them as gaps
+	above.Remove(idset.Range{From: math.MinInt64, To: r.head}) // this reader has seen the ids below, or has them as gaps
 	r.gaps.add(above, &gapGroup{found: r.writers.count.Add(1), since: time.Now()})
 	r.head = s.Head
 	r.full = false

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -29,9 +30,9 @@ func BenchmarkRead(b *testing.B) {
 		for _, holes := range []int64{0, 100, 2000} {
 			l.Exec(`DELETE FROM outbox_events WHERE id < $1 + 2 * $2::bigint AND (id - $1) % 2 = 0`, first, holes)
 			l.Exec(`VACUUM outbox_events`)
-			var open Ranges
+			var open idset.Set
 			for i := range holes {
-				open.Add(Range{first + 2*i, first + 2*i})
+				open.Add(idset.Range{From: first + 2*i, To: first + 2*i})
 			}
 			for _, limit := range []int{100, 1000, 5000} {
 				b.Run(fmt.Sprintf("%s/gaps=%d/limit=%d", kind, holes, limit), func(b *testing.B) {

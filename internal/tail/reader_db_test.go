@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/session"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -38,7 +39,7 @@ type follower struct {
 	on *session.Conn
 }
 
-func follow(d *testdb.DB, head int64, open Ranges) *follower {
+func follow(d *testdb.DB, head int64, open idset.Set) *follower {
 	d.Helper()
 	w := NewWriterScanner()
 	return &follower{d, NewReader(head, open, w), w, session.Direct(d.Relay())}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
@@ -261,7 +262,7 @@ func (s *propRun) poll() (full bool) {
 func (s *propRun) kill() {
 	s.Helper()
 	s.Drop()
-	open, err := ParseRanges(s.stored.open)
+	open, err := idset.Parse(s.stored.open)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
@@ -71,7 +72,7 @@ func TestSkip(t *testing.T) {
 	l.Exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, CASE WHEN i % 2 = 0 THEN 'big' ELSE 'a' END,
 		to_json(CASE WHEN i % 2 = 0 THEN repeat('x', 1000000) ELSE '' END) FROM generate_series(1, 8) i WHERE i <> 3`)
 	l.Exec(`SELECT setval('outbox_events_id_seq', 8)`)
-	for _, open := range []Ranges{nil, {{3, 5}}} {
+	for _, open := range []idset.Set{nil, {{From: 3, To: 5}}} {
 		r := follow(l, 0, open)
 		if open != nil {
 			r.Reader = NewReader(5, open, r.w)
@@ -100,12 +101,12 @@ func TestPassed(t *testing.T) {
 	l.Exec(`SELECT setval('outbox_events_id_seq', 5000)`)
 	for _, c := range []struct {
 		head, upto int64
-		open       Ranges
+		open       idset.Set
 	}{
 		{0, 5000, nil},
 		{0, 3000, nil}, // the range ends at an id without an event
-		{1000, 4500, Ranges{{5, 5}, {17, 400}, {999, 1000}}},
-		{4500, 4500, Ranges{{5, 5}, {17, 400}, {1500, 3500}, {4500, 4500}}},
+		{1000, 4500, idset.Set{{From: 5, To: 5}, {From: 17, To: 400}, {From: 999, To: 1000}}},
+		{4500, 4500, idset.Set{{From: 5, To: 5}, {From: 17, To: 400}, {From: 1500, To: 3500}, {From: 4500, To: 4500}}},
 		{4500, 4500, nil},
 		{-10, -1, nil}, // there are such ids, too
 	} {
@@ -178,7 +179,7 @@ func TestShards(t *testing.T) {
 			if r.Head() != 302 || r.Gaps().String() != "{[7,8)}" {
 				t.Errorf("shard %d of %d is at %d, gaps %v", part, of, r.Head(), r.Gaps())
 			}
-			r.Reader = NewReader(302, Ranges{{5, 12}}, r.w)
+			r.Reader = NewReader(302, idset.Set{{From: 5, To: 12}}, r.w)
 			ids, _ := r.read(q)
 			for _, id := range ids {
 				if id < 5 || id > 12 || read[id] != part {
@@ -226,7 +227,7 @@ func TestLimits(t *testing.T) {
 	l.Exec(`SELECT setval('outbox_events_id_seq', 20)`)
 	for _, q := range []Query{{Limit: 1}, {Limit: 2}, {Limit: 3}, {Limit: 1000, Bytes: 1}, {Limit: 1000, Bytes: 2500}, {Limit: 3, Bytes: 5000}, {Limit: 1000}} {
 		// Ids up to 10 were open, and no transaction can fill them now.
-		r := follow(l, 10, Ranges{{1, 5}, {7, 10}})
+		r := follow(l, 10, idset.Set{{From: 1, To: 5}, {From: 7, To: 10}})
 		r.scan()
 		var all []int64
 		for n := 0; ; n++ {
@@ -325,17 +326,17 @@ func TestNextPartition(t *testing.T) {
 // TestOrderIsChecked: impossible rows are an error, and the end of the reader.
 func TestOrderIsChecked(t *testing.T) {
 	t.Parallel()
-	p := fetch{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
+	p := fetch{head: 10, last: math.MinInt64, gaps: []gap{{idset.Range{From: 2, To: 3}, nil}, {idset.Range{From: 7, To: 7}, nil}}}
 	for _, id := range []int64{3, 7, 12} {
 		if err := p.place(id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !slices.Equal(p.missing, []Range{{11, 11}}) || !slices.Equal(p.hits, []int64{3, 7}) || p.head != 12 {
+	if !slices.Equal(p.missing, []idset.Range{{From: 11, To: 11}}) || !slices.Equal(p.hits, []int64{3, 7}) || p.head != 12 {
 		t.Errorf("%+v", p)
 	}
 	for _, c := range [][]int64{{1}, {4}, {8}, {10}, {3, 3}, {3, 2}, {12, 11}, {12, 12}, {12, 7}} {
-		p := fetch{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
+		p := fetch{head: 10, last: math.MinInt64, gaps: []gap{{idset.Range{From: 2, To: 3}, nil}, {idset.Range{From: 7, To: 7}, nil}}}
 		var err error
 		for _, id := range c {
 			err = errors.Join(err, p.place(id))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -16,7 +17,7 @@ func TestLargeEventIsNotRead(t *testing.T) {
 	l.Exec(`INSERT INTO outbox_events (event_type, payload, headers) VALUES
 		('payload', to_json(repeat('x', 100000)), '{"a": "b"}'), ('headers', '1', jsonb_build_object('x', repeat('x', 100000))),
 		('fits', to_json(repeat('x', 49000)), jsonb_build_object('x', repeat('x', 900))), ('other', to_json(repeat('x', 100000)), NULL)`)
-	for _, open := range []Ranges{nil, {{1, 4}}} {
+	for _, open := range []idset.Set{nil, {{From: 1, To: 4}}} {
 		for _, skip := range [][]string{nil, {"other"}} {
 			head := int64(0)
 			if open != nil {

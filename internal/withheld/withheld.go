@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/internal/store"
 )
@@ -44,10 +44,7 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) Outcomes() int { return e.N }
 
 // Pauses returns the pauses until an outcome is written again.
-func Pauses() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first),
-		backoff.WithMaxInterval(longest), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
-}
+func Pauses() backoff.Pauses { return backoff.NewPauses(first, longest, 2) }
 
 // Log names an event whose outcome is refused. Call it once for each.
 func Log(ctx context.Context, log *slog.Logger, eventID int64, destination string, err error) {
@@ -61,7 +58,7 @@ type Set[W any] struct {
 	Rows W
 
 	until  time.Time
-	pauses *backoff.ExponentialBackOff
+	pauses backoff.Pauses
 	lowest map[string]int64 // the first withheld event of each aggregate, by name
 	named  map[int64]bool   // events that are logged
 }
@@ -93,7 +90,7 @@ func (s *Set[W]) Holds(name string, eventID int64) bool {
 }
 
 // Wait begins the next pause.
-func (s *Set[W]) Wait() { s.until = time.Now().Add(s.pauses.NextBackOff()) }
+func (s *Set[W]) Wait() { s.until = time.Now().Add(s.pauses.Next()) }
 
 // Until returns when the pause ends.
 func (s *Set[W]) Until() time.Time { return s.until }

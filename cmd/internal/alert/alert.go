@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/login"
@@ -200,8 +200,7 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 // sendTo tries until the message is delivered, refused permanently, or too old. When ctx ends, the next try is the last
 // one.
 func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Event) {
-	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second),
-		backoff.WithMaxInterval(time.Minute), backoff.WithMaxElapsedTime(0))
+	pauses := backoff.NewPauses(time.Second, time.Minute, 1.5)
 	began := time.Now()
 	for e.Attempt = 1; ; e.Attempt++ {
 		stopping := ctx.Err() != nil
@@ -209,7 +208,7 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Eve
 		if err == nil {
 			return
 		}
-		pause := pauses.NextBackOff()
+		pause := pauses.Next()
 		if delivery.IsUnauthorized(err) {
 			pause = max(pause, login.First*time.Duration(e.Attempt))
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -202,7 +201,7 @@ func Run(ctx context.Context, db outboxsql.DB, statements string, patience time.
 				err, waited.Round(time.Second))
 		}
 
-		if !sleep.For(ctx, pause/2+rand.N(pause)) { //nolint:gosec // spreads attempts, hides nothing
+		if !sleep.For(ctx, sleep.Spread(pause, 0.5)) {
 			return fmt.Errorf("wait for a lock on the table: %w", context.Cause(ctx))
 		}
 	}

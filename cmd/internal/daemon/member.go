@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/notifyd/notifyd/internal/backoff"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/cmd/internal/config"
@@ -77,7 +77,7 @@ func (m *member) end() {
 }
 
 func (m *member) run(ctx context.Context, c *config.Config, g *generation, paused time.Time) {
-	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(longestRetry), backoff.WithMaxElapsedTime(0))
+	pauses := backoff.NewPauses(firstRetry, longestRetry, 1.5)
 	for {
 		began := time.Now()
 		err := m.serve(ctx, c, g, paused)
@@ -94,12 +94,12 @@ func (m *member) run(ctx context.Context, c *config.Config, g *generation, pause
 			return // the daemon reports the error when it ends
 		}
 		if time.Since(began) > longestRetry {
-			pause.Reset()
+			pauses.Reset()
 		}
 		if before == nil || before.Error() != err.Error() {
 			m.log.ErrorContext(ctx, "outbox not relayed", "err", err)
 		}
-		if !sleep.For(ctx, pause.NextBackOff()) {
+		if !sleep.For(ctx, pauses.Next()) {
 			return
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/handlers/file"
+	"github.com/notifyd/notifyd/internal/idset"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -217,7 +218,7 @@ func (d *demo) left() string {
 		return "SELECT EXISTS (SELECT FROM " + table("outbox_events") + " WHERE state <> 'done')"
 	}
 	return "SELECT EXISTS (SELECT FROM " + table("outbox_events") + " AS e CROSS JOIN " + table("outbox_positions") + " AS p" +
-		" WHERE p.destination <> '' AND (e.id > p.head OR p.open @> e.id))" +
+		" WHERE p.destination <> '' AND NOT " + idset.SQLHas("p.head", "p.open", "e.id") + ")" +
 		" OR EXISTS (SELECT FROM " + table("outbox_deliveries") + ")"
 }
 

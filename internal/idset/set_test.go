@@ -1,4 +1,4 @@
-package tail
+package idset_test
 
 import (
 	"math"
@@ -7,35 +7,40 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/notifyd/notifyd/internal/idset"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// check fails unless r keeps the promises of Ranges.
-func check(tb rapid.TB, r Ranges) {
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// check fails unless r keeps the promises of idset.Set.
+func check(tb rapid.TB, r idset.Set) {
 	tb.Helper()
 	for i, g := range r {
 		if g.From > g.To || i > 0 && (r[i-1].To == math.MaxInt64 || g.From <= r[i-1].To+1) {
-			tb.Fatalf("%v is not a set of ranges", []Range(r))
+			tb.Fatalf("%v is not a set of ranges", []idset.Range(r))
 		}
 	}
 }
 
-// TestRanges compares sets of ranges with sets of ids, at both ends of the numbers too.
-func TestRanges(t *testing.T) {
+// TestSet compares sets of ranges with sets of ids, at both ends of the numbers too.
+func TestSet(t *testing.T) {
 	t.Parallel()
 	const size = 40
 	rapid.Check(t, func(t *rapid.T) {
 		base := rapid.SampledFrom([]int64{0, math.MinInt64, math.MaxInt64 - size + 1, 7_000_000_000}).Draw(t, "base")
-		var r Ranges
+		var r idset.Set
 		var in [size]bool
 		t.Repeat(map[string]func(*rapid.T){
 			"change": func(t *rapid.T) {
 				from := rapid.Int64Range(0, size-1).Draw(t, "from")
 				to := rapid.Int64Range(max(0, from-1), size-1).Draw(t, "to")
 				add := rapid.Bool().Draw(t, "add")
-				g := Range{base + from, base + to}
+				g := idset.Range{From: base + from, To: base + to}
 				if to < from {
-					g = Range{g.From, g.From - 1} // has no ids
+					g = idset.Range{From: g.From, To: g.From - 1} // has no ids
 					if g.To > g.From {
 						return // it wraps round
 					}
@@ -63,7 +68,7 @@ func TestRanges(t *testing.T) {
 				if r.IDs() != n || r.Len() != len(r) {
 					t.Fatalf("%v: %d ids, want %d", r, r.IDs(), n)
 				}
-				if back, err := ParseRanges(r.String()); err != nil || !slices.Equal(back, r) {
+				if back, err := idset.Parse(r.String()); err != nil || !slices.Equal(back, r) {
 					t.Fatalf("%v came back as %v: %v", r, back, err)
 				}
 			},
@@ -73,20 +78,20 @@ func TestRanges(t *testing.T) {
 
 func TestIDsOfAll(t *testing.T) {
 	t.Parallel()
-	if n := (Ranges{{math.MinInt64, math.MaxInt64}}).IDs(); n != math.MaxInt64 {
+	if n := (idset.Set{{From: math.MinInt64, To: math.MaxInt64}}).IDs(); n != math.MaxInt64 {
 		t.Error(n)
 	}
-	if n := (Ranges{{1, math.MaxInt64}}).IDs(); n != math.MaxInt64 {
+	if n := (idset.Set{{From: 1, To: math.MaxInt64}}).IDs(); n != math.MaxInt64 {
 		t.Error(n)
 	}
 }
 
-// TestParseRanges reads PostgreSQL's output, and writes its input unchanged.
-func TestParseRanges(t *testing.T) {
+// TestParse reads PostgreSQL's output, and writes its input unchanged.
+func TestParse(t *testing.T) {
 	t.Parallel()
-	l := newLog(t)
+	l := testdb.New(t, testdb.Tables{Notify: outboxsql.NotifyOff})
 	for _, text := range []string{"{}", "{[1,4)}", "{[1,4),[7,8)}", "{[-5,0),[4294967296,8589934592)}", "{[9,9],[1,2]}", "{[1,9),[5,12)}", "{(,3)}", "{[3,)}", "{(,)}", "{(2,5]}"} {
-		r, err := ParseRanges(testdb.One[string](l, l.Conn, `SELECT $1::int8multirange::text`, text))
+		r, err := idset.Parse(testdb.One[string](l, l.Conn, `SELECT $1::int8multirange::text`, text))
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
@@ -97,13 +102,13 @@ func TestParseRanges(t *testing.T) {
 	}
 }
 
-// FuzzParseRanges: no text is taken for another set than its own.
-func FuzzParseRanges(f *testing.F) {
+// FuzzParse: no text is taken for another set than its own.
+func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"", "{", "{}", "}{", "{[1,2)}", "{[1,2),[5,9)}", "{[1,2),}", "{[5,9),[1,7]}", "{(,)}", "{[3,)}", "{(9223372036854775807,)}", "{[2,1)}", "{empty}", "{[,]}", "{[1,2", "{[a,b)}", "{)}", "{]}"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := ParseRanges(text)
+		r, err := idset.Parse(text)
 		if err != nil {
 			if r != nil {
 				t.Errorf("%q: %v beside %v", text, r, err)
@@ -111,34 +116,17 @@ func FuzzParseRanges(f *testing.F) {
 			return
 		}
 		check(t, r)
-		if back, err := ParseRanges(r.String()); err != nil || !slices.Equal(back, r) {
+		if back, err := idset.Parse(r.String()); err != nil || !slices.Equal(back, r) {
 			t.Errorf("%q is %v, and that is %v: %v", text, r, back, err)
 		}
 	})
 }
 
-// TestRangesCommon: the intersection of two sets has exactly the ids of both.
-func TestRangesCommon(t *testing.T) {
+// TestAnd: PostgreSQL has all ids from the lowest number on, and the identifiers of partitions jump by 2^32.
+func TestAnd(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var sets [2]Ranges
-		for i := range sets {
-			for range rapid.IntRange(0, 5).Draw(t, "ranges") {
-				from := rapid.Int64Range(-20, 20).Draw(t, "from")
-				sets[i].Add(Range{from, from + rapid.Int64Range(0, 6).Draw(t, "more")})
-			}
-		}
-		var want int64
-		for id := int64(-30); id < 40; id++ {
-			if sets[0].Contains(id) && sets[1].Contains(id) {
-				want++
-			}
-		}
-		if got := sets[0].And(sets[1]).IDs(); got != want {
-			t.Fatalf("%v and %v have %d in common, want %d", sets[0], sets[1], got, want)
-		}
-	})
-	if got := (Ranges{{11, 1<<32 + 5}}).And(Ranges{{math.MinInt64, 10}, {1 << 32, 1<<32 + 5}}).IDs(); got != 6 {
+	all := idset.Set{{From: math.MinInt64, To: 10}, {From: 1 << 32, To: 1<<32 + 5}}
+	if got := (idset.Set{{From: 11, To: 1<<32 + 5}}).And(all).IDs(); got != 6 {
 		t.Errorf("behind a jump: %d", got)
 	}
 }
