@@ -23,6 +23,7 @@ func settingsOf(structs ...reflect.Value) []setting {
 			if !f.IsExported() {
 				continue
 			}
+
 			name, inline := keyOf(f)
 			if inline {
 				for _, inner := range settingsOf(reflect.Indirect(value)) {
@@ -30,6 +31,7 @@ func settingsOf(structs ...reflect.Value) []setting {
 				}
 				continue
 			}
+
 			if name != "" {
 				all = merge(all, setting{name, []reflect.Value{value}, field.RuleOf(f.Tag)})
 			}
@@ -58,10 +60,12 @@ func settingOf(all []setting, name string) setting {
 func keyOf(f reflect.StructField) (name string, inline bool) {
 	tag, hasTag := f.Tag.Lookup("yaml")
 	name, options, _ := strings.Cut(tag, ",")
+	isInline := options == "inline" || f.Anonymous && !hasTag
+
 	switch {
 	case name == "-":
 		return "", false
-	case f.Type.Kind() == reflect.Struct && (options == "inline" || f.Anonymous && !hasTag):
+	case f.Type.Kind() == reflect.Struct && isInline:
 		return "", true
 	case name == "":
 		return strings.ToLower(f.Name), false

@@ -118,6 +118,7 @@ func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
 			err = fmt.Errorf("%s: %v", v.Type(), r)
 		}
 	}()
+
 	r := jsonschema.Reflector{
 		FieldNameTag:               "yaml",
 		Anonymous:                  true,
@@ -125,6 +126,7 @@ func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
 		RequiredFromJSONSchemaTags: true,
 		Mapper:                     mapType,
 	}
+
 	s = r.ReflectFromType(v.Type())
 	s.Version = ""
 	return s, loosenStruct(s, v)
@@ -154,6 +156,7 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
 		if p == nil {
 			return fmt.Errorf("%s: %s: %w", v.Type(), f.name, errNoTag)
 		}
+
 		or := []string{orNull}
 		if slices.Contains(s.Required, f.name) {
 			or = nil
@@ -161,12 +164,14 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
 		if err := loosen(p, f.targets[0], or...); err != nil {
 			return err
 		}
+
 		if f.rule.Short != "" {
 			loosenShort(p, f.rule)
 		}
 		if f.rule.Unset != "" {
 			p.Default = nil // it is a value that other settings decide
 		}
+
 		p.Description = descriptionOf(f.rule, f.targets[0].Type())
 	}
 	return nil
@@ -178,6 +183,7 @@ func descriptionOf(r field.Rule, t reflect.Type) string {
 	if t == reflect.TypeFor[handlers.Secret]() || t == reflect.TypeFor[[]handlers.Secret]() {
 		text = append(text, "A secret: best as ${env:NAME} or ${file:PATH}.")
 	}
+
 	switch {
 	case r.Unset == "" || r.Unset == "none":
 	case strings.Contains(r.Unset, "required"):
@@ -185,5 +191,6 @@ func descriptionOf(r field.Rule, t reflect.Type) string {
 	default:
 		text = append(text, "Default: "+r.Unset+".")
 	}
+
 	return ticked(strings.Join(text, " "))
 }
