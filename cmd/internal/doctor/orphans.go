@@ -77,7 +77,8 @@ func checkOrphans(ctx context.Context, e *exam) (string, []Finding, error) {
 	case err != nil:
 		return "", all, err
 	case o.N > 0:
-		set, where := "UPDATE "+events+" AS e SET ", " WHERE "+condition
+		set := "UPDATE " + events + " AS e SET "
+		where := " WHERE " + condition
 		all = append(all, found(Error, "to have them delivered, to all of their destinations: "+set+"state = 'fresh'"+where+
 			"; to give them up: "+set+"state = 'done', processed_at = now()"+where,
 			"Events that wait for stored deliveries and have none: %d, the first one is %d. No relay delivers them.", o.N, *o.First))
