@@ -326,7 +326,8 @@ func Beginnings(ctx context.Context, tx pgx.Tx, wanted []Wanted, was func(destin
 			}
 			b.From = p.from
 			b.Returns = false
-			head, open = p.head, p.open.String()
+			head = p.head
+			open = p.open.String()
 		case !isMissed:
 			continue
 		}

@@ -318,7 +318,8 @@ func (r *unroutedScanner) canFinish() bool {
 // open ids, and reads the event itself.
 func (r *unroutedScanner) complete() iter.Seq[*routes.Range] {
 	return func(yield func(*routes.Range) bool) {
-		head, gaps := r.reader.Head(), r.reader.Gaps()
+		head := r.reader.Head()
+		gaps := r.reader.Gaps()
 		for to := range r.routes.Waiting() {
 			read := to.From.Head <= r.covered || to.From.Within(head, gaps)
 			if read && !yield(to) {
@@ -447,7 +448,8 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 // extendHead makes gaps of the ids between the last event and the begin of a destination that waits for its handover.
 // These ids were assigned, and may all have been rolled back: without a later event the reader would not pass them.
 func (r *unroutedScanner) extendHead() {
-	head, last := r.reader.Head(), r.e.last.Load()
+	head := r.reader.Head()
+	last := r.e.last.Load()
 	for to := range r.routes.Waiting() {
 		if to.From.Head <= last {
 			head = max(head, to.From.Head)
@@ -521,7 +523,8 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 
 	r.e.report(reportScanner, nil)
 	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
-	r.pending, r.savedAt = nil, time.Now()
+	r.pending = nil
+	r.savedAt = time.Now()
 	r.saves++
 	r.endWithheld()
 
@@ -576,7 +579,8 @@ func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, o
 			return nil
 		}
 
-		ids, types := idsOf(rows), make([]string, len(rows))
+		ids := idsOf(rows)
+		types := make([]string, len(rows))
 		for i, p := range rows {
 			types[i] = p.eventType
 		}
@@ -797,7 +801,8 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 			all.read = append(all.read, unroutedEvent{id: e.ID, eventType: e.Type, stored: true})
 
 			if missing {
-				all.missing, all.delays = append(all.missing, e.ID), append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
+				all.missing = append(all.missing, e.ID)
+				all.delays = append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
 			} else {
 				r.addRows(&all, &e, query == sqlDecided)
 			}
@@ -939,7 +944,8 @@ var errAway = errors.New("a partition with events from before the route is detac
 // away reports whether gaps below the begin of the routes lie in no partition: their events may be committed, and come
 // back with the partition.
 func (r *unroutedScanner) away(ctx context.Context, tx pgx.Tx, to *routes.Range) (bool, error) {
-	head, gaps := r.reader.Head(), r.reader.Gaps()
+	head := r.reader.Head()
+	gaps := r.reader.Gaps()
 	if to.From.Within(head, gaps) {
 		return false, nil
 	}
