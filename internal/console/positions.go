@@ -164,7 +164,7 @@ func rangeOf(q url.Values) (ops.ReplayRange, error) {
 	return what, nil
 }
 
-// parseRate reads a number of events per second. It reports false for a text that is none.
+// parseRate reads a number of events per second. It reports false for any other text.
 func parseRate(text string) (float64, bool) {
 	rate, err := strconv.ParseFloat(text, 64)
 	isNumber := err == nil && !math.IsNaN(rate) && !math.IsInf(rate, 0)

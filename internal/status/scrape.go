@@ -231,7 +231,8 @@ func parseRelay(address, outbox string, r io.Reader) *Relay {
 	return relay
 }
 
-// parseSample reads a line of the text format of Prometheus. It reports false for a line that is no sample of notifyd.
+// parseSample reads a line of the text format of Prometheus. It reports false for comments, and for samples of
+// other programs.
 func parseSample(line string) (name string, labels map[string]string, value float64, ok bool) {
 	m := sample.FindStringSubmatch(line)
 	if m == nil {

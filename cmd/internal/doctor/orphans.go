@@ -61,7 +61,8 @@ func checkOrphans(ctx context.Context, e *exam) (string, []Finding, error) {
 				"relay that runs does not find them.", orphansLooked, parked.N, *parked.First))
 	}
 
-	events, condition := e.table("outbox_events"), fmt.Sprintf(sqlUndelivered, e.table("outbox_deliveries"))
+	events := e.table("outbox_events")
+	condition := fmt.Sprintf(sqlUndelivered, e.table("outbox_deliveries"))
 	err = pgx.BeginFunc(ctx, e.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '`+orphansTimeout+`'`); err != nil {
 			return err

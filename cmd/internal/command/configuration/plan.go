@@ -173,7 +173,8 @@ func (p *Plan) compare(old, c *config.Config) {
 	}
 }
 
-// askDatabase records what the database of the chosen outbox holds. old is nil if unknown.
+// askDatabase adds to the plan, from the database of the chosen outbox: the events that meet conditions, the begins of new
+// destinations, and the waiting events. old is nil if unknown.
 func (p *Plan) askDatabase(ctx context.Context, f planFlags, old, c *config.Config, path string) error {
 	db := command.DatabaseFlags{Outbox: f.outbox, IsGiven: func() bool { return false }}
 	c, err := db.Choose(ctx, c, path)

@@ -131,7 +131,7 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) 
 	return err
 }
 
-// preview prints what the replay would send.
+// preview prints the number of events that the replay would send, by type.
 func (f *replayCmd) preview(ctx context.Context, cmd *cobra.Command, s *ops.Client, r observe.Replay) error {
 	f.Progress.Say("counting events")
 	counts, _, err := s.CountReplay(ctx, r, 0)
@@ -146,7 +146,7 @@ func (f *replayCmd) preview(ctx context.Context, cmd *cobra.Command, s *ops.Clie
 	return printPlanned(cmd.OutOrStdout(), &all)
 }
 
-// ask says what the replay will send, and asks for consent.
+// ask prints how many events the replay will send, and waits for consent.
 func (f *replayCmd) ask(ctx context.Context, cmd *cobra.Command, s *ops.Client, r observe.Replay) error {
 	f.Progress.Say("counting events")
 	counts, more, err := s.CountReplay(ctx, r, countLimit)

@@ -294,7 +294,7 @@ func (f *upFlags) showEach(cmd *cobra.Command, a *command.App, progress *command
 	}, printPreview)
 }
 
-// grantedRole is a role that gets privileges, and what they are for.
+// grantedRole is a role that gets privileges, and the purpose of these.
 type grantedRole struct{ name, may string }
 
 // grantedRoles returns the roles of --grant-writer and --grant-relay.

@@ -27,6 +27,7 @@ func Open[C any, H io.Closer](tb testing.TB, construct func(C, ...handlers.Optio
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(func() {
 		if err := h.Close(); err != nil {
 			tb.Errorf("close: %v", err)
