@@ -95,8 +95,9 @@ func (k *connector) run(ctx context.Context) {
 		backoff.WithMaxElapsedTime(0), // a broker may be down for days
 	)
 
-	silent, said := false, false // the outage, or the connection, was reported
-	alarmed := false             // so was the alarm, of the last connection or the present one
+	silent := false  // the outage was reported
+	said := false    // the connection was reported
+	alarmed := false // so was the alarm, of the last connection or the present one
 
 	for {
 		conn, err := k.dial(ctx)
