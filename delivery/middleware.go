@@ -169,7 +169,8 @@ type batchAround struct {
 
 // DeliverBatch implements BatchHandler.
 func (a *batchAround) DeliverBatch(ctx context.Context, events []*Event) (errs []error) {
-	sent, ends := make([]*Event, len(events)), make([]func(error), 0, len(events))
+	sent := make([]*Event, len(events))
+	ends := make([]func(error), 0, len(events))
 	whole := errNotCalled
 
 	defer func() {

@@ -235,7 +235,8 @@ func (p *Batch) UnderWay(f func(d *Delivery)) {
 // engine that resumes the lane has then received all returned deliveries.
 func answerBatches(jobs []*job, outs []outcome) {
 	for len(jobs) > 0 {
-		p, n := jobs[0].Value.batch, 1
+		p := jobs[0].Value.batch
+		n := 1
 		for n < len(jobs) && jobs[n].Value.batch == p {
 			n++
 		}

@@ -43,7 +43,8 @@ func CheckDeadLetters(all []Receiver) error {
 			errs = append(errs, field.Errorf(all[i].Name+".on_dead.to", format, args...))
 		}
 
-		receiver, path := byName[to], circle(byName, &all[i])
+		receiver := byName[to]
+		path := circle(byName, &all[i])
 		switch {
 		case path != nil:
 			wrong("dead letters would go round in a circle (%s): end the chain at one of them", strings.Join(path, " to "))

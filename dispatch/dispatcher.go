@@ -528,7 +528,8 @@ type safeObserver struct {
 }
 
 func (g safeObserver) Observe(incident delivery.Incident) {
-	err, over := errExited, make(chan struct{})
+	err := errExited
+	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		err = safecall.Call("the observer", func() { g.to.Observe(incident) })

@@ -299,7 +299,8 @@ func (l *lane) deliver(p *Batch, unblock []Key) (held int) {
 
 	var back []unstarted
 	for i := range p.jobs {
-		j, d := &p.jobs[i], &p.events[i]
+		j := &p.jobs[i]
+		d := &p.events[i]
 		j.Value = task{batch: p, index: i, event: d.Event}
 		turn := order.Begins
 
@@ -401,7 +402,8 @@ func (l *lane) Order(key Key) (o Order) {
 
 	o = Order{Aggregates: a.Blocked(), Failures: a.Failures(), Returned: a.Returned(), Stopped: a.Stopped()}
 	if key != (Key{}) {
-		o.Blocked, o.Busy = a.IsBlocked(key), a.Busy(key)
+		o.Blocked = a.IsBlocked(key)
+		o.Busy = a.Busy(key)
 	}
 
 	return o
@@ -899,7 +901,8 @@ func (l *lane) settle(c *chunk, n int, r *result) {
 	outs := c.outs[:n]
 	rest := c.jobs[n:]
 	out := &outs[n-1]
-	from, to := out.from, out.to
+	from := out.from
+	to := out.to
 
 	if r != nil {
 		of := health.Call{Began: c.begin.Add(from), Took: to - from}
@@ -1037,7 +1040,8 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 // leaveLocked removes a job with its outcome from the queue of its aggregate, and appends to gone the jobs that get a
 // verdict with it. rests: the lane begins no jobs.
 func (l *lane) leaveLocked(gone []unstarted, j *job, out *outcome, rests bool) []unstarted {
-	how, v := order.Failed, VerdictParked
+	how := order.Failed
+	v := VerdictParked
 	switch {
 	case out.verdict.Settles() || out.verdict == VerdictDead && !l.dest.BlockOnDead:
 		how = order.Done

@@ -136,8 +136,9 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 // https://www.w3.org/TR/trace-context/#traceparent-header
 func sampledTrace(traceparent string) string {
 	const (
-		begin, end = 3, 35 // of the trace id
-		flags      = 53
+		begin = 3 // of the trace id
+		end   = 35
+		flags = 53
 	)
 
 	hasForm := len(traceparent) == flags+2 && traceparent[:begin] == "00-"

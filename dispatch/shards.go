@@ -103,7 +103,8 @@ func merge(all, one *observe.DestinationStats) {
 	all.Pace = max(all.Pace, one.Pace)
 	all.Gap = max(all.Gap, one.Gap)
 
-	t, o := &all.Trouble, &one.Trouble
+	t := &all.Trouble
+	o := &one.Trouble
 	t.Failures += o.Failures
 	t.DownSince = earlier(t.DownSince, o.DownSince)
 	t.FailingSince = earlier(t.FailingSince, o.FailingSince)
@@ -130,7 +131,8 @@ func earlier(a, b time.Time) time.Time {
 
 // progressOf merges the progress of a destination's lanes. A destination whose lanes no engine owns is not well.
 func progressOf(lanes []*lane) (all Progress) {
-	counted, well := 0, 0
+	counted := 0
+	well := 0
 	for _, l := range lanes {
 		p, counts := l.progress()
 		all.Name = p.Name

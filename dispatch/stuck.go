@@ -121,7 +121,8 @@ type lostCall struct {
 func (c *workers) watch() {
 	c.lane.mu.Lock()
 
-	now, limit := time.Since(c.epoch), c.chunkLimit()
+	now := time.Since(c.epoch)
+	limit := c.chunkLimit()
 	next := limit
 	var lost []lostCall
 	for _, w := range c.all {
@@ -171,7 +172,8 @@ func (c *workers) watch() {
 
 // answerFor answers for a worker's chunk that failed in the i-th call.
 func (c *workers) answerFor(w *worker, i int, r *result) {
-	l, chunk := c.lane, w.chunk
+	l := c.lane
+	chunk := w.chunk
 	if l.target.batch != nil {
 		l.settleBatch(&chunk, allFailed(len(chunk.jobs), r))
 		return
@@ -181,7 +183,8 @@ func (c *workers) answerFor(w *worker, i int, r *result) {
 	outs := make([]outcome, i+1) // the handler may still return and write to the last outcome
 	copy(outs, chunk.outs[:i])
 
-	outs[i].from, outs[i].to = chunk.from, time.Since(chunk.begin)
+	outs[i].from = chunk.from
+	outs[i].to = time.Since(chunk.begin)
 	if i > 0 {
 		outs[i].from = outs[i-1].to
 	}

@@ -49,8 +49,10 @@ func (h *Histogram) Observe(d time.Duration) {
 	d = max(0, d)
 	h.Count++
 	h.Sum += d
+
 	bounds := LatencyBounds()
-	low, high := 0, latencyBuckets
+	low := 0
+	high := latencyBuckets
 	for low < high {
 		if middle := (low + high) / 2; d <= bounds[middle] {
 			high = middle
@@ -58,6 +60,7 @@ func (h *Histogram) Observe(d time.Duration) {
 			low = middle + 1
 		}
 	}
+
 	if low < latencyBuckets {
 		h.Buckets[low]++
 	}

@@ -97,7 +97,8 @@ func (s *ShardSession) String() string {
 
 // RangesText says what many open ranges of a position mean, for people. place names the position.
 func (p *Position) RangesText(place string) string {
-	text := fmt.Sprintf("The position of %s has %d open ranges of ids: they are written every 1 to 5 seconds, and a crash of its relay repeats the deliveries since", place, p.Ranges)
+	text := fmt.Sprintf("The position of %s has %d open ranges of ids: they are written every 1 to 5 seconds, "+
+		"and a crash of its relay repeats the deliveries since", place, p.Ranges)
 	if p.OpenTransaction != "" {
 		text += ". The oldest transaction with ids of events is " + p.OpenTransaction
 	}

@@ -138,7 +138,8 @@ func (f *EventFilter) acceptsState(e *Event) bool {
 func (f *EventFilter) acceptsDelivery(e *Event) bool {
 	routed := f.Routes == nil || slices.Contains(f.Routes(e.Type), f.Destination)
 
-	state, known := State(""), false
+	state := State("")
+	known := false
 	for _, d := range e.Destinations {
 		switch d.Name {
 		case f.Destination:

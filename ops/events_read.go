@@ -27,7 +27,9 @@ func clampedOrNull(column string) string {
 
 // named returns the rows of a statement that reads names of events. sql returns its text with a function that returns the
 // expression for a name. If a name cannot be converted to the encoding of the client, all names are escaped to ASCII.
-func named[T any](ctx context.Context, tx pgx.Tx, sql func(name func(column string) string) string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
+func named[T any](
+	ctx context.Context, tx pgx.Tx, sql func(name func(column string) string) string, scan pgx.RowToFunc[T], args ...any,
+) (all []T, err error) {
 	read := func(tx pgx.Tx, limit int) error {
 		text := sql(func(column string) string { return wire.Name(column, limit) })
 		rows, err := tx.Query(ctx, text, args...)

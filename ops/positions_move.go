@@ -282,7 +282,9 @@ func (s *Client) Forget(ctx context.Context, destination string, a Action) (f Fo
 			if _, err := routes.Fence(ctx, tx); err != nil {
 				return err
 			}
-			if err := s.noneLeft(ctx, tx, `outbox_deliveries WHERE destination = $1`, destination); err != nil {
+
+			err = s.noneLeft(ctx, tx, `outbox_deliveries WHERE destination = $1`, destination)
+			if err != nil {
 				return err
 			}
 

@@ -331,7 +331,9 @@ const (
 
 // AwaitReplay waits until a replay has ended and none of its events waits, or until ctx ends; then the error is the
 // cause of ctx. It calls progress, if set, after each query.
-func (s *Client) AwaitReplay(ctx context.Context, id int64, progress func(observe.Replay, ReplayOutcome)) (observe.Replay, ReplayOutcome, error) {
+func (s *Client) AwaitReplay(
+	ctx context.Context, id int64, progress func(observe.Replay, ReplayOutcome),
+) (observe.Replay, ReplayOutcome, error) {
 	var before ReplayOutcome
 	for pause := awaitFirst; ; pause = min(2*pause, awaitLast) {
 		r, o, err := s.Replay(ctx, id)

@@ -57,6 +57,7 @@ a loopback name; any other address needs --token-file, and people log in with th
 			return f.serve(ctx, a, cmd, log)
 		},
 	}
+
 	f.db.Register(cmd)
 	command.AddWho(cmd, &f.actor)
 	flags := cmd.Flags()
@@ -65,6 +66,7 @@ a loopback name; any other address needs --token-file, and people log in with th
 	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the token to log in with, 16 characters or more")
 	flags.BoolVar(&f.readOnly, "read-only", false, "refuse every action")
 	flags.BoolVar(&f.hidePayloads, "hide-payloads", false, "hide the payloads of events")
+
 	return cmd
 }
 
@@ -74,14 +76,17 @@ func (f *consoleFlags) serve(ctx context.Context, a *command.App, cmd *cobra.Com
 	if err != nil {
 		return err
 	}
+
 	if err := admin.CheckPrefix("--prefix", f.prefix); err != nil {
 		return command.UsageErrorf("%w", err)
 	}
+
 	conn, err := f.db.ConnectTable(ctx, a) // a mistake shows at once
 	if err != nil {
 		return err
 	}
 	store.Close(ctx, conn)
+
 	pool, err := f.pool(ctx)
 	if err != nil {
 		return err
@@ -89,8 +94,12 @@ func (f *consoleFlags) serve(ctx context.Context, a *command.App, cmd *cobra.Com
 	defer pool.Close()
 
 	cfg := console.Config{
-		Prefix: f.prefix, ReadOnly: f.readOnly, HidePayloads: f.hidePayloads, Version: readBuildInfo().Version, Log: log,
-		Person: cmp.Or(f.actor, command.CurrentActor()),
+		Prefix:       f.prefix,
+		ReadOnly:     f.readOnly,
+		HidePayloads: f.hidePayloads,
+		Version:      readBuildInfo().Version,
+		Log:          log,
+		Person:       cmp.Or(f.actor, command.CurrentActor()),
 	}
 	if token != nil {
 		cfg.Token = token
@@ -99,16 +108,25 @@ func (f *consoleFlags) serve(ctx context.Context, a *command.App, cmd *cobra.Com
 	if err != nil {
 		return err
 	}
+
 	database := console.Database{Pool: pool, Schema: f.db.Schema, DeleteEvents: f.db.Keep == 0}
 	if err := pages.Add("", console.Outbox{Database: database}); err != nil {
 		return err
 	}
+
 	server, err := admin.Listen(ctx, admin.Config{
-		Address: f.listen, Setting: "--listen", Prefix: f.prefix, Token: token, Version: cfg.Version, Metrics: prometheus.NewRegistry(), Console: pages,
+		Address: f.listen,
+		Setting: "--listen",
+		Prefix:  f.prefix,
+		Token:   token,
+		Version: cfg.Version,
+		Metrics: prometheus.NewRegistry(),
+		Console: pages,
 	}, log)
 	if err != nil {
 		return err
 	}
+
 	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "http://%s%s%s\n", server.Addr(), f.prefix, console.Path); err != nil {
 		log.WarnContext(ctx, "the address cannot be printed", "listen", server.Addr(), "err", err)
 	}
@@ -123,18 +141,22 @@ func (f *consoleFlags) serve(ctx context.Context, a *command.App, cmd *cobra.Com
 func (f *consoleFlags) token() (*admin.Verifier, error) {
 	if f.tokenFile == "" {
 		if !(config.Admin{Listen: f.listen}).Local() {
-			return nil, command.UsageErrorf("--listen %s: other machines reach it, and the console would admit everyone: give --token-file, or a loopback address", f.listen)
+			return nil, command.UsageErrorf("--listen %s: other machines reach it, and the console would admit everyone: "+
+				"give --token-file, or a loopback address", f.listen)
 		}
 		return nil, nil //nolint:nilnil // none is needed
 	}
+
 	text, err := os.ReadFile(f.tokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("--token-file: %w", err)
 	}
+
 	token := handlers.NewSecret(strings.TrimSpace(string(text)))
 	if token.IsZero() {
 		return nil, command.UsageErrorf("--token-file: %s is empty", f.tokenFile)
 	}
+
 	if err := admin.CheckToken("--token-file", token); err != nil {
 		return nil, command.UsageErrorf("%w", err)
 	}
@@ -147,8 +169,10 @@ func (f *consoleFlags) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	cfg.MaxConns = daemon.ConsoleConns
 	cfg.ConnConfig.RuntimeParams["application_name"] = "notifyd/console"
+
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.db.Place, err)

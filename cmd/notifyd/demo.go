@@ -38,6 +38,7 @@ func newDemoCmd(a *command.App) *cobra.Command {
 		keep     bool
 		form     *cli.OneOf
 	)
+
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the whole way from an order to its mail",
@@ -60,24 +61,37 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 			if err := outboxsql.Mode(mode).Validate(); err != nil {
 				return command.UsageErrorf("--mode: %w", err)
 			}
-			out, asJSON := cmd.OutOrStdout(), form.Value == "json"
+
+			out := cmd.OutOrStdout()
+			asJSON := form.Value == "json"
 			if asJSON {
 				out = cmd.ErrOrStderr() // standard output is for the result alone
 			}
+
 			databases, err := demoDatabases(a, database)
 			if err != nil {
 				return err
 			}
+
 			log := cli.NewLogger(cmd.ErrOrStderr(), command.First(a.LogLevel.Value, "warn"), command.First(a.LogFormat.Value, "auto"))
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
+
 			spare, _ := a.Lookup(envSpare)
 			result, err := demo.Run(ctx, demo.Options{
-				Spare: spare, Orders: orders, Databases: databases, Mode: outboxsql.Mode(mode), Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
+				Spare:     spare,
+				Orders:    orders,
+				Databases: databases,
+				Mode:      outboxsql.Mode(mode),
+				Keep:      keep,
+				Out:       out,
+				Width:     widthOf(out, a),
+				Log:       log,
 			})
 			if err != nil {
 				return demoError(ctx, err)
 			}
+
 			if asJSON {
 				if err := printJSON(cmd.OutOrStdout(), result); err != nil {
 					return err
@@ -86,6 +100,7 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 			return verdict(result)
 		},
 	}
+
 	cmd.Flags().IntVar(&orders, "orders", 50, "`number` of orders to commit")
 	command.AddDatabaseURL(cmd, &database)
 	command.AddMode(cmd, &mode, string(outboxsql.ModeQueue))
@@ -119,10 +134,12 @@ func demoError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return errors.New("the demo was interrupted")
 	}
+
 	missing, ok := errors.AsType[*demo.NotFoundError](err)
 	if !ok {
 		return err
 	}
+
 	var b strings.Builder
 	for _, t := range missing.Tried {
 		refused, ok := errors.AsType[*pgconn.ConnectError](t.Err)
@@ -131,6 +148,7 @@ func demoError(ctx context.Context, err error) error {
 		}
 		fmt.Fprintf(&b, "\n  %s: %s", t.Place, whyNot(t.Err))
 	}
+
 	return fmt.Errorf("the demo needs a PostgreSQL, and there is none that it may use:%s\n%s", &b, demoCures)
 }
 
@@ -160,6 +178,7 @@ func widthOf(out any, a *command.App) func() int {
 	if kind, _ := a.Lookup("TERM"); !ok || kind == "dumb" || !cli.IsTerminal(f) {
 		return nil
 	}
+
 	return func() int {
 		width, _, err := term.GetSize(int(f.Fd()))
 		if err != nil || width < 1 {

@@ -32,14 +32,21 @@ the same each time.`,
 				}
 				date = time.Unix(seconds, 0).UTC()
 			}
+
 			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // everybody reads man pages
 				return err
 			}
+
 			root := cmd.Root()
 			root.DisableAutoGenTag = true // it would hold the time of generation
-			return doc.GenManTree(root, &doc.GenManHeader{
-				Title: "NOTIFYD", Section: "1", Date: &date, Source: "notifyd " + readBuildInfo().Version, Manual: "notifyd",
-			}, args[0])
+			header := &doc.GenManHeader{
+				Title:   "NOTIFYD",
+				Section: "1",
+				Date:    &date,
+				Source:  "notifyd " + readBuildInfo().Version,
+				Manual:  "notifyd",
+			}
+			return doc.GenManTree(root, header, args[0])
 		},
 	}
 }

@@ -44,22 +44,35 @@ is wrong.`,
 			if err != nil {
 				return err
 			}
+
 			log := cli.NewLogger(cmd.ErrOrStderr(), c.Log.Level, c.Log.Format)
 			cli.StandardLog(log)
 			if _, isJSON := log.Handler().(*slog.JSONHandler); isJSON {
 				a.Log = log
 			}
+
 			for _, w := range c.Warnings {
 				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}
+
 			ctx, reloads, stop := untilSignalOrReload(cmd.Context(), log, hangups)
 			defer stop()
+
 			return daemon.Run(ctx, daemon.Options{
-				Config: c, Path: path, Load: func() (*config.Config, error) { return a.LoadAt(path, "") }, Lookup: a.Lookup,
-				Version: readBuildInfo().Version, Started: time.Now(), UntilIdle: untilIdle, Log: log, Logs: a.Stderr, Reloads: reloads,
+				Config:    c,
+				Path:      path,
+				Load:      func() (*config.Config, error) { return a.LoadAt(path, "") },
+				Lookup:    a.Lookup,
+				Version:   readBuildInfo().Version,
+				Started:   time.Now(),
+				UntilIdle: untilIdle,
+				Log:       log,
+				Logs:      a.Stderr,
+				Reloads:   reloads,
 			})
 		},
 	}
+
 	cmd.Flags().BoolVar(&untilIdle, "until-idle", false, "end once nothing is due and no delivery runs")
 	return cmd
 }

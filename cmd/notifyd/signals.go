@@ -40,17 +40,22 @@ func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, 
 // untilSignalOrReload is untilSignal for a daemon that reads its configuration again
 // at SIGHUP. All signals during a reload request one more reload together. The SIGHUP
 // of a closed terminal stops all the same. hangups is what catchHangups has returned, before the configuration was read.
-func untilSignalOrReload(ctx context.Context, log *slog.Logger, hangups chan os.Signal) (until context.Context, reloads <-chan struct{}, stop func()) {
+func untilSignalOrReload(
+	ctx context.Context, log *slog.Logger, hangups chan os.Signal,
+) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
 	if signal.Ignored(syscall.SIGHUP) {
 		log.WarnContext(ctx, "SIGHUP is ignored, as under nohup: start without nohup to reload by SIGHUP")
 	}
+
 	attended := cli.IsTerminal(os.Stdin)
+
 	// Without it a write to a closed pipe on standard output or error would end the process,
 	// with all destinations. The write fails instead: a fault of the destination "log", or a
 	// lost line of the log.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
+
 	until, end := watchSignals(ctx, log, hangups, func() bool { return attended && !cli.IsTerminal(os.Stdin) }, wanted)
 	return until, wanted, func() {
 		end()
@@ -69,12 +74,15 @@ func catchHangups() chan os.Signal {
 
 // watchSignals ends the context with a signal that stops. A SIGHUP stops if hungUp
 // is true, else it requests a reload.
-func watchSignals(ctx context.Context, log *slog.Logger, hangups chan os.Signal, hungUp func() bool, reloads chan<- struct{}) (until context.Context, stop func()) {
+func watchSignals(
+	ctx context.Context, log *slog.Logger, hangups chan os.Signal, hungUp func() bool, reloads chan<- struct{},
+) (until context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	done, ended := make(chan struct{}), make(chan struct{})
+	done := make(chan struct{})
+	ended := make(chan struct{})
 
 	go func() {
 		defer close(ended)

@@ -45,6 +45,7 @@ func (b *buildInfo) fill(info *debug.BuildInfo) {
 	if info.Main.Version != "" {
 		b.Version = info.Main.Version
 	}
+
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":

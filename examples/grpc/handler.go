@@ -35,10 +35,12 @@ func (w warehouse) Deliver(ctx context.Context, e *delivery.Event) error {
 	if err := protojson.Unmarshal(e.Payload, &request); err != nil {
 		return delivery.Permanent(fmt.Errorf("warehouse: the payload is not a JSON object: %w", err))
 	}
+
 	pairs := []string{idempotencyKey, e.DedupeID()}
 	if trace := e.Headers["traceparent"]; trace != "" {
 		pairs = append(pairs, "traceparent", trace)
 	}
+
 	ctx = metadata.AppendToOutgoingContext(ctx, pairs...)
 	return classify(ctx, w.conn.Invoke(ctx, reserveMethod, &request, &emptypb.Empty{}))
 }
@@ -49,10 +51,12 @@ func classify(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	err = fmt.Errorf("warehouse: %w", err)
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), err) // the relay's own timeout, or its end
 	}
+
 	switch status.Code(err) {
 	case codes.AlreadyExists:
 		return nil // a repeated event

@@ -21,6 +21,7 @@ func main() {
 	database := flag.String("database-url", os.Getenv("DATABASE_URL"), "PostgreSQL with the outbox")
 	service := flag.String("warehouse", "127.0.0.1:50051", "address of the gRPC service")
 	flag.Parse()
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, *database, *service)
 	stop()
@@ -36,6 +37,7 @@ func run(ctx context.Context, database, service string) (err error) {
 		return err
 	}
 	defer pool.Close()
+
 	// In production, use credentials.NewTLS. The relay retries; retries of gRPC would
 	// only hide failures.
 	conn, err := grpc.NewClient(service, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry())
@@ -43,10 +45,12 @@ func run(ctx context.Context, database, service string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+
 	relay, err := notifyd.New(pool, notifyd.Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
+
 	if err := relay.Handle("order.*", notifyd.Destination{Name: "warehouse", Handler: warehouse{conn}}); err != nil {
 		return err
 	}

@@ -52,6 +52,7 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, ma
 	if err := s.createTables(ctx); err != nil {
 		return nil, err
 	}
+
 	once, err := idempotency.New(idempotency.Options{
 		Store: keys, Log: s.log,
 		Scope: func(r *http.Request) (string, bool) {
@@ -62,6 +63,7 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, ma
 	if err != nil {
 		return nil, err
 	}
+
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders", once(http.HandlerFunc(s.placeOrder)))
 	s.http = mux
@@ -70,6 +72,7 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, ma
 	if err != nil {
 		return nil, err
 	}
+
 	return &s, errors.Join(
 		s.relay.Add(notifyd.Destination{Name: "mail", Handler: mail}),
 		s.relay.Add(notifyd.Destination{Name: "stock", Handler: delivery.HandlerFunc(s.takeFromStock)}),
@@ -81,9 +84,11 @@ func (s *shop) createTables(ctx context.Context) error {
 	if _, err := s.pool.Exec(ctx, schemaSQL); err != nil {
 		return fmt.Errorf("create the tables of the shop: %w", err)
 	}
+
 	if err := outboxsql.MigratePool(ctx, s.pool); err != nil {
 		return err
 	}
+
 	return errors.Join(inbox.Create(ctx, s.pool, inbox.DefaultSchema), idempotency.CreatePostgres(ctx, s.pool, idempotency.DefaultSchema))
 }
 
@@ -108,18 +113,21 @@ func (s *shop) placeOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `say what you want: {"item": "lamp"}`, http.StatusBadRequest)
 		return
 	}
+
 	customer, _ := s.customer(r)
 	key, err := idempotency.Key(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	id, err := s.insert(r.Context(), customer, key, order.Item)
 	if err != nil {
 		s.log.ErrorContext(r.Context(), "an order could not be placed", "error", err)
 		http.Error(w, "not now", http.StatusServiceUnavailable) // not stored: the client tries again
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Location", "/orders/"+strconv.FormatInt(id, 10))
 	w.WriteHeader(http.StatusCreated)
@@ -155,6 +163,7 @@ func (s *shop) takeFromStock(ctx context.Context, e *delivery.Event) error {
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
 		return delivery.Permanent(err)
 	}
+
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := inbox.Once(ctx, tx, inbox.Consumer{Name: "stock"}, e.DedupeID(), func(ctx context.Context) error {
 			_, err := tx.Exec(ctx, `UPDATE stock SET pieces = pieces - 1 WHERE item = $1`, p.Item)
@@ -176,11 +185,13 @@ func (s *shop) purge(ctx context.Context, keys idempotency.Store) {
 		if _, _, err := inbox.Purge(ctx, s.pool, inbox.Retention{Keep: keepEvents}); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "purge of events", "error", err)
 		}
+
 		if table, ok := keys.(*idempotency.Postgres); ok { // Redis expires keys by itself
 			if _, _, err := table.Purge(ctx, idempotency.DefaultPurgeBatch, idempotency.DefaultPurgeBudget); err != nil && ctx.Err() == nil {
 				s.log.WarnContext(ctx, "purge of keys", "error", err)
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return

@@ -58,14 +58,17 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the body cannot be read", http.StatusRequestEntityTooLarge)
 		return
 	}
+
 	if !r.genuine(body, req.Header) {
 		http.Error(w, "signature or time is wrong", http.StatusUnauthorized)
 		return
 	}
+
 	if req.Header.Get("Content-Type") == "application/cloudevents-batch+json" {
 		r.takeBatch(w, body)
 		return
 	}
+
 	id := req.Header.Get("webhook-id")
 	switch first, done := r.seen.begin(id); {
 	case done:
@@ -77,6 +80,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "being handled", http.StatusConflict)
 		return
 	}
+
 	err = r.handle(id, req.Header.Get("notifyd-type"), body)
 	r.seen.end(id, err)
 	if err != nil {
@@ -107,32 +111,38 @@ func (r *receiver) takeBatch(w http.ResponseWriter, body []byte) {
 		http.Error(w, "the batch is not JSON", http.StatusBadRequest)
 		return
 	}
+
 	results := make([]result, 0, len(events))
 	failed := make(map[[2]string]bool)
 	for _, e := range events {
 		one := result{ID: e.ID, Status: http.StatusOK}
 		aggregate := [2]string{e.AggregateType, e.Subject}
 		key := e.Source + " " + e.ID
+
 		switch first, done := r.seen.begin(key); {
 		case done:
 		case !first:
 			one.Status = http.StatusConflict // another request is handling it
 		case failed[aggregate]:
 			r.seen.end(key, errBehind)
-			one.Status, one.Error = http.StatusFailedDependency, errBehind.Error()
+			one.Status = http.StatusFailedDependency
+			one.Error = errBehind.Error()
 		default:
 			err := r.handle(e.ID, e.Type, e.Data)
 			r.seen.end(key, err)
 			if err != nil {
 				log.Printf("event %s could not be handled: %v", e.ID, err)
-				one.Status, one.Error = http.StatusServiceUnavailable, "not now"
+				one.Status = http.StatusServiceUnavailable
+				one.Error = "not now"
 			}
 		}
+
 		if one.Status != http.StatusOK && e.Subject != "" { // keep the order of the aggregate
 			failed[aggregate] = true
 		}
 		results = append(results, one)
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusMultiStatus)
 	_ = json.NewEncoder(w).Encode(results)
@@ -169,6 +179,7 @@ func (s *seen) begin(id string) (first, done bool) {
 	if known {
 		return false, done
 	}
+
 	if s.ids == nil {
 		s.ids = make(map[string]bool)
 	}
@@ -184,6 +195,7 @@ func (s *seen) end(id string, err error) {
 		delete(s.ids, id)
 		return
 	}
+
 	s.ids[id] = true
 	s.order = append(s.order, id)
 	if len(s.order) > s.keep {
@@ -204,10 +216,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	address := "127.0.0.1:" + cmp.Or(os.Getenv("PORT"), "8080")
 	server := &http.Server{
-		Addr: address, Handler: r,
-		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Addr:         address,
+		Handler:      r,
+		ReadTimeout:  10 * time.Second,
+		WriteTimeout: 10 * time.Second,
+		IdleTimeout:  2 * time.Minute,
 	}
 	fmt.Printf("listening on http://%s\n", address)
 	log.Fatal(server.ListenAndServe())

@@ -70,7 +70,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 		err = b.h.failed(err)
 		if delivery.IsUnavailable(err) {
 			if first := files[path][0]; first < limit {
-				limit, why = first, err
+				limit = first
+				why = err
 			}
 			return
 		}
@@ -97,7 +98,8 @@ func (b *batch) part(ctx context.Context, from, to int, files map[string][]int, 
 				delete(files, path)
 				continue
 			}
-			paths[a], open[path] = path, a
+			paths[a] = path
+			open[path] = a
 		case errors.Is(err, errLocked):
 			b.failFrom(from, b.h.failed(err))
 			return false, false

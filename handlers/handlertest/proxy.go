@@ -124,7 +124,8 @@ func (p *Proxy) reopen() {
 // shut closes the port and waits until no connection is being accepted.
 func (p *Proxy) shut() {
 	p.mu.Lock()
-	l, accepts := p.listener, p.accepts
+	l := p.listener
+	accepts := p.accepts
 	p.listener = nil
 	p.mu.Unlock()
 	if l != nil {

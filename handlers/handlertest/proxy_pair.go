@@ -65,7 +65,8 @@ func (c *pair) reset() { c.end(abort) }
 func (c *pair) end(closing func(net.Conn)) {
 	c.once.Do(func() {
 		c.proxy.mu.Lock()
-		client, server := c.client, c.server
+		client := c.client
+		server := c.server
 		close(c.gone)
 		c.proxy.mu.Unlock()
 		closing(client)

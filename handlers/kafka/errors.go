@@ -47,6 +47,7 @@ func codes() outcome.Table[error] {
 		},
 		// Every record without a key, where a compacted topic has been configured by mistake.
 		{Codes: []error{kerr.InvalidRecord}, Class: outcome.Unclear, Cure: "check the key, and what the topic requires of a record"},
+
 		{
 			Codes: []error{kerr.SaslAuthenticationFailed},
 			Class: outcome.Unauthorized,
@@ -57,6 +58,7 @@ func codes() outcome.Table[error] {
 			Class: outcome.Unavailable,
 			Cure:  "check sasl: mechanism, username, password or token",
 		},
+
 		{
 			Codes: []error{kerr.UnknownTopicOrPartition},
 			Class: outcome.Unavailable,
@@ -70,6 +72,7 @@ func codes() outcome.Table[error] {
 			Cure:  "allow WRITE and DESCRIBE on the topic",
 		},
 		{Codes: []error{kerr.UnknownTopicID, kerr.InvalidTopicException}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
+
 		{
 			Codes: []error{kerr.TransactionalIDAuthorizationFailed},
 			Class: outcome.Unavailable,
@@ -80,6 +83,7 @@ func codes() outcome.Table[error] {
 			Class: outcome.Unavailable,
 			Cure:  "allow IDEMPOTENT_WRITE on the cluster, or WRITE on the topic",
 		},
+
 		{ // Event Hubs and other clusters with a part of the protocol
 			Codes: []error{kerr.UnsupportedCompressionType, kerr.UnsupportedForMessageFormat}, Class: outcome.Unavailable,
 			Cure: "the cluster does not take this compression: set compression: gzip or none",
@@ -178,7 +182,8 @@ func (h *Handler) describe(err error) error {
 // destination describes failures.
 func destination(s *secrets) *outcome.Destination {
 	d := outcome.New("kafka", "check brokers, or take tls out")
-	d.Secrets, d.Safe = s, []error{errBehind}
+	d.Secrets = s
+	d.Safe = []error{errBehind}
 	return d
 }
 

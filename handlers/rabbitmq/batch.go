@@ -128,7 +128,8 @@ func (b *batch) unit(e *delivery.Event) aggregate {
 
 // settle notes the answer for an event; nil is delivered.
 func (b *batch) settle(i int, f *failure) {
-	b.open[i], b.failures[i] = false, f
+	b.open[i] = false
+	b.failures[i] = f
 }
 
 // failAll fails the open events.

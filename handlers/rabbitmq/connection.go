@@ -105,6 +105,7 @@ func (h *Handler) open(ctx context.Context) (net.Conn, error) {
 	if err != nil || h.tls == nil {
 		return raw, err
 	}
+
 	encrypted := tlsClient(raw, h.tls, h.target.host)
 	if err := encrypted.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
@@ -117,13 +118,19 @@ func (h *Handler) amqpConfig() amqp.Config {
 	properties := amqp.NewConnectionProperties()
 	properties["product"] = "notifyd"
 	properties.SetClientConnectionName(h.cfg.ConnectionName)
+
 	var auth amqp.Authentication = &amqp.PlainAuth{Username: h.target.username, Password: h.target.password}
 	if h.cfg.Auth == AuthExternal {
 		auth = &amqp.ExternalAuth{}
 	}
+
 	return amqp.Config{
-		SASL: []amqp.Authentication{auth}, Vhost: h.target.vhost, FrameSize: frameMax,
-		Heartbeat: h.cfg.Heartbeat, Locale: locale, Properties: properties,
+		SASL:       []amqp.Authentication{auth},
+		Vhost:      h.target.vhost,
+		FrameSize:  frameMax,
+		Heartbeat:  h.cfg.Heartbeat,
+		Locale:     locale,
+		Properties: properties,
 		// Recovery stays nil: only the connector connects again.
 	}
 }
@@ -138,11 +145,13 @@ func (c *connection) watch(ctx context.Context, old <-chan struct{}, say func(al
 			c.lose(&failure{at: stageClosed})
 			c.close()
 			return c.why
+
 		case <-old:
 			return nil
 		case <-c.gone:
 			c.close()
 			return c.why
+
 		case err := <-c.closes:
 			f := &failure{at: stageLost, text: "the broker is gone"}
 			if err != nil {
@@ -152,6 +161,7 @@ func (c *connection) watch(ctx context.Context, old <-chan struct{}, say func(al
 			c.lose(f)
 			c.close()
 			return c.why
+
 		case b, ok := <-blocks:
 			if !ok {
 				blocks = nil // the connection ends, and closes says why
@@ -278,13 +288,16 @@ func (c *connection) abort(why *failure) {
 func (c *connection) close() {
 	c.aging.Stop()
 	c.mu.Lock()
+
 	alarmed := c.alarm != nil
 	c.mu.Unlock()
+
 	if !alarmed { // with an alarm the broker does not read the goodbye
 		timer := time.AfterFunc(farewell, func() { _ = c.sock.Close() })
 		_ = c.conn.CloseDeadline(time.Now().Add(farewell))
 		timer.Stop()
 	}
+
 	_ = c.sock.Close()
 }
 

@@ -91,8 +91,9 @@ func (k *connector) get(ctx context.Context) (*connection, error) {
 func (k *connector) run(ctx context.Context) {
 	pauses := backoff.NewPauses(firstPause, longestPause, 1.5)
 
-	silent, said := false, false // the outage, or the connection, was reported
-	alarmed := false             // so was the alarm, of the last connection or the present one
+	silent := false  // the outage was reported
+	said := false    // the connection was reported
+	alarmed := false // so was the alarm, of the last connection or the present one
 
 	for {
 		conn, err := k.dial(ctx)

@@ -75,6 +75,7 @@ func places() outcome.Table[place] {
 		{Codes: []place{{at: stageMessage}}, Class: outcome.Permanent},
 		{Codes: []place{{at: stageReturned}}, Class: outcome.Unavailable, Own: outcome.UnclearRetry},
 		{Codes: []place{{at: stageBehind}}, Class: outcome.Throttled},
+
 		{Codes: []place{{stageRefused, amqp.ContentTooLarge}}, Class: outcome.Permanent},
 		{Codes: []place{{stageRefused, amqp.PreconditionFailed}}, Class: outcome.Unclear},
 		{
@@ -82,12 +83,14 @@ func places() outcome.Table[place] {
 			Class: outcome.Unavailable,
 			Own:   outcome.UnclearRetry,
 		},
+
 		{Codes: []place{{stageConnect, amqp.AccessRefused}}, Class: outcome.Unauthorized, Cure: "check username, password and auth"},
 		{
 			Codes: []place{{stageConnect, amqp.NotAllowed}, {stageDeclare, amqp.NotAllowed}},
 			Class: outcome.Unavailable,
 			Cure:  "check vhost, and that the user may use it",
 		},
+
 		{
 			Codes: []place{{stageDeclare, amqp.PreconditionFailed}},
 			Class: outcome.Unavailable, Cure: "it exists with other properties: make them the same in declare, or take it out of declare",

@@ -148,7 +148,8 @@ func (h *Handler) Report() delivery.Report {
 	}
 	s.Connected = true
 	if f, _ := conn.state(); f != nil && f.at == stageBlocked {
-		s.Blocked, s.Reason = true, f.text
+		s.Blocked = true
+		s.Reason = f.text
 	}
 	return s
 }

@@ -183,11 +183,13 @@ func argument(value any) (any, error) {
 		return int64(v), nil
 	case uint32:
 		return int64(v), nil
+
 	case uint64:
 		if v > 1<<63-1 {
 			return nil, errors.New("is too large a number")
 		}
 		return int64(v), nil
+
 	case map[string]any:
 		return table(v)
 	case []any:
@@ -200,6 +202,7 @@ func argument(value any) (any, error) {
 			}
 		}
 		return list, nil
+
 	default:
 		return nil, fmt.Errorf("is a %T: write a text, a number, yes or no, a list or a mapping", value)
 	}

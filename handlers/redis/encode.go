@@ -51,9 +51,11 @@ const (
 // parseTemplate parses the stream or the channel. It returns nil if neither
 // is set.
 func parseTemplate(c Config) (*tmpl.Template, error) {
-	path, text := "stream", c.Stream
+	path := "stream"
+	text := c.Stream
 	if text == "" {
-		path, text = "channel", c.Channel
+		path = "channel"
+		text = c.Channel
 	}
 	if text == "" {
 		return nil, nil //nolint:nilnil // form complains

@@ -28,6 +28,7 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Permanent, Cure: "fix the event, or text and blocks",
 		},
+
 		// The templates may be wrong for every event.
 		{
 			Codes: []string{
@@ -36,6 +37,7 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unclear, Cure: "fix the event, or text and blocks",
 		},
+
 		{
 			Codes: []string{"channel_not_found", "user_not_found"},
 			Class: outcome.Unavailable,
@@ -63,6 +65,7 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unavailable, Own: outcome.Unclear, Cure: "let an administrator allow posting there, or name another channel",
 		},
+
 		{
 			Codes: []string{
 				"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive",
@@ -83,6 +86,7 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unavailable, Cure: "let an administrator of the workspace look at the app",
 		},
+
 		{
 			Codes: []string{"no_service", "no_service_id", "no_active_hooks", "no_team", "team_disabled", "invalid_service"},
 			Class: outcome.Unavailable, Cure: "the webhook is gone: make a new one and set webhook_url",
@@ -94,6 +98,7 @@ func codes() outcome.Table[string] {
 			},
 			Class: outcome.Unavailable, Cure: "check api_url, and proxies on the way",
 		},
+
 		{
 			Codes: []string{"internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error"},
 			Class: outcome.Unavailable,

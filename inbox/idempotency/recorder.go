@@ -53,7 +53,8 @@ func (r *recorder) WriteHeader(status int) {
 
 func (r *recorder) writeHeader(status int) {
 	if r.status == 0 {
-		r.status, r.sent = status, r.header.Clone()
+		r.status = status
+		r.sent = r.header.Clone()
 	}
 }
 

@@ -35,20 +35,25 @@ func (a Access) Get(ctx context.Context, path string) (code int, body []byte, er
 	// No proxy, no redirects, no connection that outlives the query.
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
+
 	scheme := "http://"
 	if a.CertFile != "" {
 		scheme = "https://"
-		if transport.TLSClientConfig, err = exactly(a.CertFile); err != nil {
+		transport.TLSClientConfig, err = exactly(a.CertFile)
+		if err != nil {
 			return 0, nil, err
 		}
 	}
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+a.Address+path, http.NoBody)
 	if err != nil {
 		return 0, nil, err
 	}
+
 	if !a.Token.IsZero() {
 		request.Header.Set("Authorization", "Bearer "+a.Token.Reveal())
 	}
+
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -57,6 +62,7 @@ func (a Access) Get(ctx context.Context, path string) (code int, body []byte, er
 		return 0, nil, fmt.Errorf("notifyd at %s does not answer: %w", a.Address, err)
 	}
 	defer response.Body.Close() //nolint:errcheck // it was read
+
 	body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return 0, nil, fmt.Errorf("the answer of notifyd at %s was cut short: %w", a.Address, err)
@@ -73,10 +79,12 @@ func exactly(file string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin.tls.cert_file: %w", err)
 	}
+
 	block, _ := pem.Decode(text)
 	if block == nil {
 		return nil, fmt.Errorf("admin.tls.cert_file: %s has no certificate in it: give a PEM file with BEGIN CERTIFICATE", file)
 	}
+
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		//nolint:gosec // verified below, by something stricter: it must be this certificate

@@ -23,7 +23,8 @@ func CheckActorHeader(path, header string) error {
 	case !headerName.MatchString(header):
 		return field.Errorf(path, "must be the name of a header, of letters, digits and hyphens, such as X-Forwarded-User")
 	case isSecret:
-		return field.Errorf(path, "%s holds a secret, which would go into the audit: name the header with the person's name, such as X-Forwarded-User", header)
+		return field.Errorf(path, "%s holds a secret, which would go into the audit: "+
+			"name the header with the person's name, such as X-Forwarded-User", header)
 	default:
 		return nil
 	}

@@ -84,23 +84,34 @@ type Config struct {
 func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	var pair *keyPair
 	if cfg.TLS != (Files{}) {
-		var err error
-		if pair, err = loadKeyPair(cfg.TLS, log); err != nil {
+		loaded, err := loadKeyPair(cfg.TLS, log)
+		if err != nil {
 			return nil, err
 		}
+		pair = loaded
 	}
+
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w%s", cmp.Or(cfg.Setting, "admin.listen"), err, listenCure(err))
 	}
+
 	if pair != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
 	}
-	return &Server{listener: l, log: log, http: &http.Server{
+
+	connections := &conns{most: maxConns, all: make(map[net.Conn]client)}
+	server := &http.Server{
 		Handler:           Handler(cfg),
-		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ConnState: (&conns{most: maxConns, all: make(map[net.Conn]client)}).note, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}, nil
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         connections.note,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return &Server{listener: l, log: log, http: server}, nil
 }
 
 // listenCure names what to do about an address that cannot be listened on.
@@ -132,6 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = s.http.Close() // nothing is left to do about it
 		}
 	}()
+
 	err := s.http.Serve(s.listener)
 	if errors.Is(err, http.ErrServerClosed) {
 		<-done
@@ -143,7 +155,10 @@ func (s *Server) Run(ctx context.Context) error {
 // Handler returns the handler of a server, without what only a server has: its address, its certificate, its time-outs and the
 // bounds on connections and headers.
 func Handler(cfg Config) http.Handler {
-	mux, g, at := http.NewServeMux(), newGuard(cfg.Token, cfg.Address), cfg.Prefix
+	mux := http.NewServeMux()
+	g := newGuard(cfg.Token, cfg.Address)
+	at := cfg.Prefix
+
 	mux.HandleFunc("GET "+at+"/livez", func(w http.ResponseWriter, r *http.Request) {
 		switch err := liveness(cfg.Live); {
 		case err == nil:
@@ -154,7 +169,10 @@ func Handler(cfg Config) http.Handler {
 			say(w, http.StatusServiceUnavailable, "not live; with the token the answer says why\n")
 		}
 	})
-	mux.Handle("GET "+at+"/version", g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
+
+	version := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") }
+	mux.Handle("GET "+at+"/version", g.protect(http.HandlerFunc(version)))
+
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		code, text := readiness(cfg.Checks)
 		switch {
@@ -167,14 +185,19 @@ func Handler(cfg Config) http.Handler {
 	}
 	mux.HandleFunc("GET "+at+"/readyz", ready)
 	mux.HandleFunc("GET "+at+"/healthz", ready)
-	mux.Handle("GET "+at+"/metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true})))
+
+	scraped := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true}
+	mux.Handle("GET "+at+"/metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, scraped)))
+
 	if cfg.Profiles != nil {
 		mux.Handle("GET "+at+"/debug/pprof/", g.protect(slowly(http.StripPrefix(at, cfg.Profiles))))
 	}
+
 	if cfg.Console != nil {
 		mux.Handle(at+consolePath, cfg.Console)
 		mux.Handle("GET "+at+"/{$}", http.RedirectHandler(at+consolePath, http.StatusSeeOther))
 	}
+
 	return sized(prefixed(at, mux))
 }
 
@@ -215,7 +238,8 @@ func readiness(checks []Check) (code int, text string) {
 		case err != nil:
 			mark := "[!]"
 			if !c.Advisory {
-				mark, code = "[-]", http.StatusServiceUnavailable
+				mark = "[-]"
+				code = http.StatusServiceUnavailable
 			}
 			for line := range strings.Lines(err.Error()) { // several errors, joined
 				text += fmt.Sprintf("%s %s: %s\n", mark, c.Name, strings.TrimSuffix(line, "\n"))
@@ -224,6 +248,7 @@ func readiness(checks []Check) (code int, text string) {
 			text += fmt.Sprintf("[+] %s: ok\n", c.Name)
 		}
 	}
+
 	return code, text
 }
 

@@ -32,6 +32,7 @@ type client struct {
 func (c *conns) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	switch state {
 	case http.StateNew:
 		if len(c.all) >= c.most {
@@ -39,6 +40,7 @@ func (c *conns) note(conn net.Conn, state http.ConnState) {
 			delete(c.all, victim)
 			abort(victim)
 		}
+
 		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 		c.all[conn] = client{host, time.Now(), true}
 	case http.StateActive, http.StateIdle:
@@ -57,6 +59,7 @@ func (c *conns) victim() (found net.Conn) {
 	for _, one := range c.all {
 		count[one.host]++
 	}
+
 	worse := func(a, b client) bool {
 		if n, m := count[a.host], count[b.host]; n != m {
 			return n > m
@@ -66,6 +69,7 @@ func (c *conns) victim() (found net.Conn) {
 		}
 		return a.since.Before(b.since)
 	}
+
 	for conn, one := range c.all {
 		if found == nil || worse(one, c.all[found]) {
 			found = conn

@@ -86,12 +86,15 @@ func (g guard) knows(r *http.Request) bool {
 	if !g.open || !isLocal(r) || host == "" { // every browser sends a Host
 		return true
 	}
+
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
+
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	_, err := netip.ParseAddr(host)
-	return err == nil || strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, g.host)
+	isOwn := host != "" && strings.EqualFold(host, g.host)
+	return err == nil || strings.EqualFold(host, "localhost") || isOwn
 }
 
 // allows reports whether the request has the token, or no token is set.
@@ -99,6 +102,7 @@ func (g guard) allows(r *http.Request) bool {
 	if g.open {
 		return g.knows(r)
 	}
+
 	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return g.Verify(strings.TrimSpace(shown)) && strings.EqualFold(scheme, "Bearer")
 }
@@ -107,14 +111,17 @@ func (g guard) allows(r *http.Request) bool {
 func (g guard) protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.knows(r) {
-			say(w, http.StatusMisdirectedRequest, "without a token this answers to an address, to localhost, or to the host of admin.listen only: set admin.token\n")
+			say(w, http.StatusMisdirectedRequest, "without a token this answers to an address, to localhost, "+
+				"or to the host of admin.listen only: set admin.token\n")
 			return
 		}
+
 		if !g.allows(r) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="notifyd"`)
 			say(w, http.StatusUnauthorized, "this needs the token (admin.token): Authorization: Bearer <token>\n")
 			return
 		}
+
 		h.ServeHTTP(w, r)
 	})
 }

@@ -33,7 +33,10 @@ type version struct {
 }
 
 func (v version) same(w version) bool {
-	return v.size == w.size && v.time.Equal(w.time) && v.info != nil && w.info != nil && os.SameFile(v.info, w.info)
+	if v.info == nil || w.info == nil || v.size != w.size {
+		return false
+	}
+	return v.time.Equal(w.time) && os.SameFile(v.info, w.info)
 }
 
 func loadKeyPair(files Files, log *slog.Logger) (*keyPair, error) {
@@ -42,6 +45,7 @@ func loadKeyPair(files Files, log *slog.Logger) (*keyPair, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	k.read = versions
 	k.current, err = k.load()
 	return k, err
@@ -55,6 +59,7 @@ func (k *keyPair) stat() (versions [2]version, err error) {
 			err = errors.Join(err, fmt.Errorf("admin.tls: %w", serr))
 			continue
 		}
+
 		versions[i] = version{info.Size(), info.ModTime(), info}
 	}
 	return versions, err
@@ -72,16 +77,19 @@ func (k *keyPair) load() (*tls.Certificate, error) {
 func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	versions, err := k.stat()
 	if err != nil || versions[0].same(k.read[0]) && versions[1].same(k.read[1]) {
 		return k.current, nil // files that are gone for a moment are being replaced
 	}
+
 	k.read = versions
 	cert, err := k.load()
 	if err != nil {
 		k.log.Warn("admin certificate not reloaded", "err", err)
 		return k.current, nil
 	}
+
 	k.current = cert
 	k.log.Info("admin certificate reloaded", "cert_file", k.files.Cert)
 	return k.current, nil

@@ -25,7 +25,8 @@ func CheckPrefix(path, prefix string) error {
 	case prefix == "":
 		return nil
 	case !prefixForm.MatchString(prefix):
-		return field.Errorf(path, "must be a path of letters, digits, and - _ . ~, such as /ops, with a slash at the beginning and none at the end")
+		return field.Errorf(path, "must be a path of letters, digits, and - _ . ~, such as /ops, "+
+			"with a slash at the beginning and none at the end")
 	case slices.Contains(endpoints, first): // a proxy may cut the prefix off, and the path would be ambiguous
 		return field.Errorf(path, "must not begin with /%s, where an endpoint itself is", first)
 	default:
@@ -44,6 +45,7 @@ func prefixed(prefix string, h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
+
 		whole := new(http.Request)
 		*whole = *r
 		whole.URL = new(url.URL)
@@ -52,6 +54,7 @@ func prefixed(prefix string, h http.Handler) http.Handler {
 		if r.URL.RawPath != "" {
 			whole.URL.RawPath = prefix + "/" + strings.TrimPrefix(r.URL.RawPath, "/")
 		}
+
 		h.ServeHTTP(w, whole)
 	})
 }

@@ -30,6 +30,7 @@ func Works(relay ReadyRelay) error {
 	if err := h.Ready(); err != nil {
 		return err
 	}
+
 	select {
 	case <-relay.Ready():
 		return nil
@@ -52,7 +53,8 @@ func RelayChecks(ready <-chan struct{}, relay Relay) []Check {
 		}},
 		{Name: "database", Do: func() error {
 			h := relay.Health()
-			h.Hangs, h.Stopped = nil, nil // the check of the relay reports them
+			h.Hangs = nil // the check of the relay reports both
+			h.Stopped = nil
 			return h.Ready()
 		}},
 		{Name: "relay", Do: func() error {

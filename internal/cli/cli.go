@@ -44,23 +44,29 @@ func memoryLimit(root fs.FS) int64 {
 	if err != nil {
 		return 0
 	}
+
 	lowest := int64(math.MaxInt64)
 	for line := range strings.Lines(string(groups)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) != 3 {
 			continue
 		}
-		at, file := path.Join(dir, "memory"), "memory.limit_in_bytes"
+		at := path.Join(dir, "memory")
+		file := "memory.limit_in_bytes"
 		switch parts[1] {
 		case "":
-			at, file = dir, "memory.max"
+			at = dir
+			file = "memory.max"
 		case "memory":
 		default:
 			continue
 		}
+
 		for group := path.Join("/", parts[2]); ; group = path.Dir(group) { // in a container the root is its group
 			text, err := fs.ReadFile(root, path.Join(at, group, file))
-			if n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && bad == nil && n > 0 {
+			n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			isLimit := err == nil && bad == nil && n > 0
+			if isLimit {
 				lowest = min(lowest, n)
 			}
 			if group == "/" {
@@ -68,6 +74,7 @@ func memoryLimit(root fs.FS) int64 {
 			}
 		}
 	}
+
 	if lowest >= noLimit {
 		return 0
 	}
@@ -111,6 +118,7 @@ func NewLogger(w io.Writer, level, format string) *slog.Logger {
 	if err := least.UnmarshalText([]byte(level)); err != nil {
 		least = slog.LevelInfo // flags and configuration are checked elsewhere
 	}
+
 	options := &slog.HandlerOptions{Level: least, ReplaceAttr: readable}
 	if format == "text" || format == "auto" && IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))

@@ -32,11 +32,14 @@ func (a ActorHeader) of(r *http.Request) (string, error) {
 	if a.Name == "" || !a.trusts(r.RemoteAddr) {
 		return "", nil
 	}
+
 	values := r.Header.Values(a.Name)
 	name := strings.TrimSpace(r.Header.Get(a.Name))
+
 	switch {
 	case len(values) > 1: // the client has sent one as well
-		return "", fmt.Errorf("the request has the header %s %d times: have the proxy replace the header of the client", a.Name, len(values))
+		return "", fmt.Errorf("the request has the header %s %d times: have the proxy replace the header of the client",
+			a.Name, len(values))
 	case name == "": // a client may have had the proxy drop it, with a header Connection
 		return "", fmt.Errorf("the proxy has not named anyone in the header %s", a.Name)
 	case len(name) > maxActor:
@@ -44,6 +47,7 @@ func (a ActorHeader) of(r *http.Request) (string, error) {
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return "", errors.New("the name in the header " + a.Name + " has characters that cannot be shown")
 	}
+
 	return name, nil
 }
 
@@ -53,6 +57,7 @@ func (a ActorHeader) trusts(remote string) bool {
 	if err != nil {
 		return false
 	}
+
 	addr := at.Addr().Unmap().WithZone("")
 	for _, p := range a.Proxies {
 		if p.Contains(addr) {

@@ -91,8 +91,10 @@ func newChart(title, class string, u unit, all ...series) chart {
 			}
 		}
 	}
+
 	scale := roundUp(top)
 	c := chart{Title: title, Class: class, Top: u.label(scale), Mid: u.middle(scale), Unit: u}
+
 	var data []string
 	for i := range all {
 		s := &all[i]
@@ -101,14 +103,17 @@ func newChart(title, class string, u unit, all ...series) chart {
 			text = s.name + " " + text
 			c.Names = append(c.Names, s.name)
 		}
-		c.Now, data = append(c.Now, text), append(data, numbers(s.values))
+		c.Now = append(c.Now, text)
+		data = append(data, numbers(s.values))
 	}
+
 	c.Data = strings.Join(data, ";")
 	c.Alt = fmt.Sprintf("%s: now %s, highest in 5 minutes %s", title, strings.Join(c.Now, ", "), u.show(top))
 	c.Line, c.Area = paths(all[0].values, scale)
 	if len(all) > 1 {
 		c.Second, _ = paths(all[1].values, scale)
 	}
+
 	return c
 }
 
@@ -118,12 +123,14 @@ func roundUp(f float64) float64 {
 	if f <= 0 {
 		return 1
 	}
+
 	power := math.Pow(10, math.Floor(math.Log10(f)))
 	for _, n := range []float64{1, 2, 5} {
 		if f <= n*power {
 			return n * power
 		}
 	}
+
 	return 10 * power
 }
 
@@ -146,6 +153,7 @@ func paths(values []float64, scale float64) (line, area string) {
 	var l, a strings.Builder
 	step := chartWidth / float64(samples-1)
 	at := func(i int) float64 { return chartWidth - float64(len(values)-1-i)*step }
+
 	begun := -1
 	end := func(i int) {
 		if begun >= 0 {
@@ -153,19 +161,24 @@ func paths(values []float64, scale float64) (line, area string) {
 		}
 		begun = -1
 	}
+
 	for i, v := range values {
 		if math.IsNaN(v) {
 			end(i)
 			continue
 		}
+
 		verb := "L"
 		if begun < 0 {
-			verb, begun = "M", i
+			verb = "M"
+			begun = i
 		}
+
 		p := verb + coordinate(at(i)) + " " + coordinate(chartHeight-1-v/scale*(chartHeight-2))
 		l.WriteString(p)
 		a.WriteString(p)
 	}
+
 	end(len(values))
 	return l.String(), a.String()
 }
@@ -201,6 +214,7 @@ func showCount(f float64) string {
 	if math.IsNaN(f) {
 		return unknown
 	}
+
 	digits := strconv.FormatFloat(f, 'f', 0, 64)
 	for i := len(digits) - 3; i > 0; i -= 3 {
 		digits = digits[:i] + "\u202f" + digits[i:]

@@ -138,11 +138,19 @@ func New(cfg Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{cfg: cfg, pages: pages, mux: http.NewServeMux(), path: cfg.Prefix + Path, outboxes: make(map[string]*outbox)}
+
+	c := &Console{
+		cfg:      cfg,
+		pages:    pages,
+		mux:      http.NewServeMux(),
+		path:     cfg.Prefix + Path,
+		outboxes: make(map[string]*outbox),
+	}
 	c.base = c.path
 	if cfg.Many {
 		c.base += "outbox/{outbox}/"
 	}
+
 	c.door.console = c
 	c.routes()
 	return c, nil
@@ -157,8 +165,10 @@ func (c *Console) Add(name string, from Outbox) error {
 	if err := o.use(from.Database); err != nil {
 		return err
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.outboxes[name] = o
 	if c.running != nil {
 		o.begin(c.running)
@@ -182,6 +192,7 @@ func (c *Console) Remove(name string) {
 	o := c.outboxes[name]
 	delete(c.outboxes, name)
 	c.mu.Unlock()
+
 	if o != nil {
 		o.end()
 	}
@@ -198,6 +209,7 @@ func (c *Console) outbox(name string) *outbox {
 func (c *Console) all() (all []*outbox) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	for _, name := range slices.Sorted(maps.Keys(c.outboxes)) {
 		all = append(all, c.outboxes[name])
 	}
@@ -213,7 +225,9 @@ func (c *Console) Run(ctx context.Context) {
 		o.begin(ctx)
 	}
 	c.mu.Unlock()
+
 	<-ctx.Done()
+
 	var ending sync.WaitGroup
 	for _, o := range c.all() {
 		ending.Go(o.end)
@@ -267,20 +281,24 @@ func (c *Console) routes() {
 	if err != nil {
 		panic(fmt.Errorf("console: bug: %w", err)) // the directory is embedded
 	}
+
 	c.mux.Handle("GET "+c.path+"static/", http.StripPrefix(c.path+"static/", http.FileServerFS(static)))
 	c.mux.HandleFunc("GET "+c.path+"login", c.door.showLogin)
 	c.mux.HandleFunc("POST "+c.path+"login", c.door.login)
 	c.mux.Handle("POST "+c.path+"logout", inside(c.door.logout))
+
 	if c.cfg.Many {
 		c.mux.Handle("GET "+c.path+"{$}", inside(c.list))
 		c.mux.Handle("GET "+c.path+"switch", inside(c.change))
 	}
+
 	for path, page := range views() {
 		c.mux.Handle("GET "+c.base+path, inside(c.of(page)))
 	}
 	for path, page := range actions() {
 		c.mux.Handle("POST "+c.base+path, inside(c.act(c.of(page))))
 	}
+
 	c.mux.Handle(c.path, inside(func(http.ResponseWriter, *http.Request, viewer) error {
 		return notFound("There is no such page.")
 	}))
@@ -293,7 +311,9 @@ func (c *Console) of(page outboxPage) handler {
 		if o == nil {
 			return notFound("There is no such outbox.")
 		}
+
 		o.touch()
+
 		if isStream := r.PathValue("page") != ""; v.readOnly && !isStream {
 			done, err := o.takeTurn(r.Context())
 			if err != nil {
@@ -301,6 +321,7 @@ func (c *Console) of(page outboxPage) handler {
 			}
 			defer done()
 		}
+
 		return page(o, w, r, v)
 	}
 }
@@ -308,6 +329,7 @@ func (c *Console) of(page outboxPage) handler {
 // ServeHTTP implements http.Handler.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
+
 	// Scripts and styles from this server only, and none inline. The referrer policy
 	// is not no-referrer: a form's Origin would be null.
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
@@ -318,6 +340,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+
 	if c.cfg.Token == nil && !isLoopbackHost(r.Host) {
 		// A foreign name that resolves to this machine (DNS rebinding) would make a
 		// foreign page one of the console's.
@@ -325,14 +348,17 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Forward a port to it, or set admin.token and log in.", http.StatusForbidden)
 		return
 	}
+
 	if err := c.origins.Check(r); err != nil {
 		c.fail(w, r, viewer{}, forbidden("The request comes from a page of another site: "+err.Error()+"."))
 		return
 	}
+
 	limit := int64(maxForm)
 	if strings.HasSuffix(r.URL.Path, "/events/edit") {
 		limit = maxEditForm
 	}
+
 	r.Body = http.MaxBytesReader(w, r.Body, limit)
 	c.mux.ServeHTTP(w, r)
 }
@@ -360,15 +386,26 @@ type page struct {
 // newPage fills in the fields of all pages. The outbox is nil for a page of none.
 func (c *Console) newPage(o *outbox, title, nav string, v viewer, body any) page {
 	p := page{
-		Title: title, Root: c.path, Nav: nav, Version: c.cfg.Version, LoggedIn: v.session != "",
-		ReadOnly: c.readOnly(v), Actor: v.actor, At: time.Now(), Body: body,
+		Title:    title,
+		Root:     c.path,
+		Nav:      nav,
+		Version:  c.cfg.Version,
+		LoggedIn: v.session != "",
+		ReadOnly: c.readOnly(v),
+		Actor:    v.actor,
+		At:       time.Now(),
+		Body:     body,
 	}
+
 	if o != nil {
-		p.Base, p.Outbox, p.Unrelayed = o.base, o.name, o.unrelayed
+		p.Base = o.base
+		p.Outbox = o.name
+		p.Unrelayed = o.unrelayed
 		if c.cfg.Many {
 			p.Outboxes = c.names()
 		}
 	}
+
 	return p
 }
 
@@ -390,6 +427,7 @@ func (c *Console) render(w http.ResponseWriter, code int, name string, p page) e
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // the client is gone
@@ -421,14 +459,17 @@ func (c *Console) backOf(r *http.Request) string {
 	if list := r.PostForm.Get("list"); list != "" {
 		return c.localPath(list)
 	}
+
 	from, err := url.Parse(r.Referer())
 	if err != nil || from.Path == "" || from.Path == c.path+"login" {
 		return ""
 	}
+
 	back := c.localPath((&url.URL{Path: from.Path, RawQuery: from.RawQuery}).String())
 	if back == c.path && from.Path != c.path {
 		return "" // a page of somebody else
 	}
+
 	return back
 }
 
@@ -442,6 +483,7 @@ func typed(r *http.Request) (all []typedField) {
 	if r.Method != http.MethodPost {
 		return nil
 	}
+
 	for _, name := range []string{"payload", "reason", "from", "to", "rate", "type"} {
 		if value := r.PostForm.Get(name); value != "" {
 			all = append(all, typedField{name, value, min(12, 1+strings.Count(value, "\n"))})
@@ -459,7 +501,10 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, v viewer, err err
 			c.cfg.Log.WarnContext(r.Context(), "console request failed", "path", r.URL.Path, "err", err)
 		}
 	}
-	if err := c.render(w, f.code, "error", c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, errorBody{f.text, typed(r), c.backOf(r)})); err != nil {
+
+	body := errorBody{f.text, typed(r), c.backOf(r)}
+	p := c.newPage(c.outbox(r.PathValue("outbox")), http.StatusText(f.code), "", v, body)
+	if err := c.render(w, f.code, "error", p); err != nil {
 		http.Error(w, f.text, f.code)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +32,10 @@ func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// Statistics of a table whose rows come and go are stale; an index is always right here.
-	_, err = tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d; SET LOCAL enable_seqscan = off`, statementTimeout.Milliseconds()))
+	_, err = tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d; SET LOCAL enable_seqscan = off`,
+		statementTimeout.Milliseconds()))
 	if err != nil {
 		return nil, errors.Join(err, tx.Rollback(ctx))
 	}
@@ -68,15 +71,18 @@ func (t *tables) latency(ctx context.Context) (latency, error) {
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
 		err = inOrder(ctx, tx)
 	}
+
 	if err == nil {
 		err = tx.QueryRow(ctx, `SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
 			FROM (SELECT greatest(0, extract(epoch FROM processed_at - created_at))::float8 AS took, state, available_at, processed_at
 				FROM `+table(t.Schema, "outbox_events")+` ORDER BY id DESC LIMIT $1) AS e
 			WHERE state = 'done' AND available_at IS NULL AND processed_at > now() - interval '1 minute'`, latencyOf).Scan(&median, &p99)
 	}
+
 	if err != nil {
 		return latency{}, fmt.Errorf("read the latency: %w", err)
 	}
+
 	if median == nil || p99 == nil {
 		return latency{math.NaN(), math.NaN()}, nil
 	}
@@ -86,9 +92,11 @@ func (t *tables) latency(ctx context.Context) (latency, error) {
 // alive returns the state of the tables, and the relays that are alive: see store.ReadLive.
 func (t *tables) alive(ctx context.Context) (state outboxsql.State, relays []store.RelaySession, err error) {
 	err = t.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-		if state, err = outboxsql.ReadState(ctx, conn, t.Schema); err != nil {
+		state, err = outboxsql.ReadState(ctx, conn, t.Schema)
+		if err != nil {
 			return err
 		}
+
 		relays, err = store.ReadLive(ctx, conn, t.Schema, state.Mode)
 		return err
 	})
@@ -99,6 +107,8 @@ func (t *tables) alive(ctx context.Context) (state outboxsql.State, relays []sto
 // goes only to the log: it may hold names of hosts, for example.
 func explain(err error) failure {
 	refused, isPg := errors.AsType[*pgconn.PgError](err)
+	isMissing := isPg && slices.Contains([]string{"42P01", "3F000", "42703"}, refused.Code)
+
 	switch {
 	case errors.Is(err, ops.ErrNoEvent):
 		return failure{http.StatusNotFound, "There is no such event. It may have been delivered and deleted."}
@@ -111,13 +121,16 @@ func explain(err error) failure {
 	case errors.Is(err, ops.ErrNothingToReplay), errors.Is(err, ops.ErrReplayRunning):
 		return failure{http.StatusConflict, "Not done: " + strings.TrimSpace(err.Error()) + "."}
 	case errors.Is(err, ops.ErrChanging):
-		return failure{http.StatusServiceUnavailable, "The mode of the table is being changed. Until that has ended, its rows do not say what is delivered."}
-	case errors.Is(err, outboxsql.ErrNotMigrated), isPg && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42703"):
+		return failure{http.StatusServiceUnavailable, "The mode of the table is being changed. " +
+			"Until that has ended, its rows do not say what is delivered."}
+	case errors.Is(err, outboxsql.ErrNotMigrated), isMissing:
 		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate."}
 	case isPg && refused.Code == "57014":
-		return failure{http.StatusServiceUnavailable, fmt.Sprintf("The database took longer than %v. Ask for less, or try again.", statementTimeout)}
+		text := fmt.Sprintf("The database took longer than %v. Ask for less, or try again.", statementTimeout)
+		return failure{http.StatusServiceUnavailable, text}
 	case store.IsHidden(err):
-		return failure{http.StatusServiceUnavailable, "Row level security hides rows of the tables from the role of the relay: see notifyd doctor."}
+		return failure{http.StatusServiceUnavailable, "Row level security hides rows of the tables from the role of the relay: " +
+			"see notifyd doctor."}
 	case isPg && refused.Code == "42501":
 		return failure{http.StatusServiceUnavailable, "The role of the relay may not do this: see notifyd migrate --print-grants."}
 	case isPg:

@@ -17,7 +17,9 @@ import (
 
 const (
 	// groupsShown and lettersShown bound a page, and groupsAsked the page that asks for a confirmation.
-	groupsShown, lettersShown, groupsAsked = 200, 50, 20
+	groupsShown  = 200
+	lettersShown = 50
+	groupsAsked  = 20
 	// lettersChosen bounds a form.
 	lettersChosen = 1000
 	// actionTimeout bounds a discard. Letters that were discarded by then stay so, and
@@ -53,7 +55,8 @@ type letterRow struct {
 
 // dead shows the dead letters that match a filter: as groups of the same error, and each.
 func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
-	q, client := r.URL.Query(), o.tables.Load().client
+	q := r.URL.Query()
+	client := o.tables.Load().client
 
 	f, err := filterOf(q)
 	if err != nil {
@@ -108,6 +111,7 @@ func (o *outbox) dead(w http.ResponseWriter, r *http.Request, v viewer) error {
 func (o *outbox) deadDestinations(ctx context.Context, chosen string) (names []string) {
 	s := o.sampler.now(ctx)
 	names = s.configured()
+
 	for _, d := range s.reading.backlog.Destinations {
 		if d.Dead.N > 0 {
 			names = append(names, d.Name)
@@ -116,15 +120,15 @@ func (o *outbox) deadDestinations(ctx context.Context, chosen string) (names []s
 	if chosen != "" {
 		names = append(names, chosen)
 	}
+
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
 func (o *outbox) groupRows(groups []ops.DeadLetterGroup) (rows []groupRow) {
 	for _, g := range groups {
-		rows = append(rows, groupRow{g, o.base + "dead?" + queryOf(ops.DeadLetterFilter{
-			Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint,
-		}).Encode()})
+		query := queryOf(ops.DeadLetterFilter{Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint})
+		rows = append(rows, groupRow{g, o.base + "dead?" + query.Encode()})
 	}
 	return rows
 }
@@ -148,7 +152,13 @@ func (o *outbox) confirm(w http.ResponseWriter, r *http.Request, v viewer) error
 	if err != nil {
 		return err
 	}
-	b := confirmBody{DeadLetterFilter: back, Discard: form.Get("do") == "discard", Back: o.base + "dead?" + queryOf(back).Encode()}
+
+	b := confirmBody{
+		DeadLetterFilter: back,
+		Discard:          form.Get("do") == "discard",
+		Back:             o.base + "dead?" + queryOf(back).Encode(),
+	}
+
 	form.Del("all")
 	switch form.Get("which") {
 	case "page":
@@ -157,31 +167,38 @@ func (o *outbox) confirm(w http.ResponseWriter, r *http.Request, v viewer) error
 		form.Del("letter")
 		form.Set("all", "yes")
 	}
+
 	b.Values = form["letter"]
 	f, err := chosen(form)
 	if err != nil {
 		return err
 	}
+
 	client := o.tables.Load().client
 	counted, err := client.ReplayDeadLetters(r.Context(), f, ops.BulkAction{DryRun: true})
 	if err != nil {
 		return err
 	}
+
 	b.Count = counted.Matched
 	if b.Count == 0 {
 		return failure{http.StatusConflict, "These dead letters are gone: another person has replayed or discarded them."}
 	}
+
 	f.All = false // an empty filter lists all
 	groups, err := client.DeadLetterGroups(r.Context(), f, groupsAsked+1)
 	if err != nil {
 		return err
 	}
+
 	b.More = len(groups) > groupsAsked
 	b.Groups = o.groupRows(groups[:min(len(groups), groupsAsked)])
+
 	title := "Replay dead letters"
 	if b.Discard {
 		title = "Discard dead letters"
 	}
+
 	return o.render(w, http.StatusOK, "confirm", o.newPage(title, "dead", v, b))
 }
 
@@ -190,16 +207,20 @@ func (o *outbox) confirmed(ctx context.Context, form url.Values, f ops.DeadLette
 	if !form.Has("n") {
 		return nil
 	}
+
 	stated, err := strconv.ParseInt(form.Get("n"), 10, 64)
 	if err != nil {
 		return badRequest("The number of dead letters is malformed.")
 	}
+
 	counted, err := o.tables.Load().client.ReplayDeadLetters(ctx, f, ops.BulkAction{DryRun: true})
 	if err != nil {
 		return err
 	}
+
 	if counted.Matched > stated {
-		return failure{http.StatusConflict, fmt.Sprintf("Nothing was done: you have confirmed %s dead letters, and there are %s by now. Go back to the list, and choose again.",
+		return failure{http.StatusConflict, fmt.Sprintf("Nothing was done: you have confirmed %s dead letters, and there are %s by now. "+
+			"Go back to the list, and choose again.",
 			showCount(float64(stated)), showCount(float64(counted.Matched)))}
 	}
 	return nil
@@ -271,10 +292,12 @@ func (o *outbox) chosenNow(r *http.Request) (f ops.DeadLetterFilter, reason stri
 	if err != nil {
 		return f, "", err
 	}
+
 	reason = r.PostForm.Get("reason")
 	if err := checkText(reason); err != nil {
 		return f, "", err
 	}
+
 	return f, reason, o.confirmed(r.Context(), r.PostForm, f)
 }
 
@@ -284,11 +307,13 @@ func chosen(form url.Values) (f ops.DeadLetterFilter, err error) {
 	if err != nil {
 		return f, err
 	}
+
 	switch {
 	case form.Has("letter"):
 		if len(form["letter"]) > lettersChosen {
 			return f, badRequest(fmt.Sprintf("A form chooses %d dead letters at most.", lettersChosen))
 		}
+
 		f = ops.DeadLetterFilter{Letters: []ops.DeliveryRef{}}
 		for _, text := range form["letter"] {
 			ref, err := letterOf(text)
@@ -324,10 +349,12 @@ func letterOf(text string) (ops.DeliveryRef, error) {
 	if !ok {
 		return ops.DeliveryRef{}, badRequest("A dead letter has the id of an event and a destination.")
 	}
+
 	id, err := parseID(number)
 	if err != nil {
 		return ops.DeliveryRef{}, err
 	}
+
 	return ops.DeliveryRef{EventID: id, Destination: destination}, checkText(destination)
 }
 
@@ -345,14 +372,18 @@ func doneText(q url.Values) string {
 	default:
 		return ""
 	}
+
 	n, err := strconv.ParseUint(q.Get("n"), 10, 63)
 	if err != nil {
 		return ""
 	}
+
 	text := "Discarded: " + showCount(float64(n)) + "."
 	if left, err := strconv.ParseUint(q.Get("left"), 10, 63); err == nil {
-		text += " Not done: " + showCount(float64(left)) + ", because time ran out, another person was quicker, or their events are gone. Repeat the action for the rest."
+		text += " Not done: " + showCount(float64(left)) + ", because time ran out, another person was quicker, " +
+			"or their events are gone. Repeat the action for the rest."
 	}
+
 	return text
 }
 
@@ -363,6 +394,7 @@ func filterOf(v url.Values) (f ops.DeadLetterFilter, err error) {
 			return f, err
 		}
 	}
+
 	f = ops.DeadLetterFilter{Destination: v.Get("destination"), Type: v.Get("type"), Fingerprint: v.Get("fingerprint")}
 	for _, text := range v["event"] {
 		id, err := parseID(text)
@@ -371,6 +403,7 @@ func filterOf(v url.Values) (f ops.DeadLetterFilter, err error) {
 		}
 		f.Events = append(f.Events, id)
 	}
+
 	return f, f.Validate()
 }
 

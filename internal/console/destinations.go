@@ -44,10 +44,12 @@ func (o *outbox) destinations(w http.ResponseWriter, r *http.Request, v viewer) 
 // destination shows all figures of one destination.
 func (o *outbox) destination(w http.ResponseWriter, r *http.Request, v viewer) error {
 	name := r.URL.Query().Get("name")
+
 	card := o.card(o.sampler.now(r.Context()), name, o.readOnly(v))
 	if card == nil {
 		return notFound("There is no destination of that name, neither of this relay nor with a backlog.")
 	}
+
 	p := o.newPage(name, "destinations", v, card)
 	p.Live = "destination"
 	p.Done = pauseText(r.URL.Query())
@@ -67,17 +69,20 @@ func (o *outbox) askPause(w http.ResponseWriter, r *http.Request, v viewer) erro
 	if !o.sampler.now(r.Context()).has(name) {
 		return notFound("This relay has no destination of that name.")
 	}
+
 	b := pauseBody{Name: name, Back: o.base + "destinations", Single: q.Get("back") == "destination"}
 	if b.Single {
 		b.Back = o.destinationPath(name)
 	}
+
 	return o.render(w, http.StatusOK, "pause", o.newPage("Pause "+name, "destinations", v, b))
 }
 
 func pauseText(q url.Values) string {
 	switch q.Get("done") {
 	case "paused":
-		return "The pause is stored. Each relay takes note within about a second; deliveries that are under way end as usual, and the rest waits in the table."
+		return "The pause is stored. Each relay takes note within about a second; " +
+			"deliveries that are under way end as usual, and the rest waits in the table."
 	case "resumed":
 		return "Resumed."
 	default:
@@ -108,6 +113,7 @@ func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
 	if !slices.Contains(s.names(), name) {
 		return nil
 	}
+
 	card := o.newCard(s, name, readOnly)
 	card.Single = true
 	return &card
@@ -116,8 +122,16 @@ func (o *outbox) card(s snapshot, name string, readOnly bool) *laneCard {
 // newCard returns the card of a destination. It is one of another relay if this one does not have it.
 func (o *outbox) newCard(s snapshot, name string, readOnly bool) laneCard {
 	card := laneCard{
-		DestinationStats: observe.DestinationStats{Name: name}, State: status.StateNotConfigured, Class: "paused", Elsewhere: true,
-		Waits: s.reading.backlog.Destination(name), Known: s.known(), Base: o.base, ReadOnly: readOnly, Unrelayed: o.unrelayed, Anchor: "d-" + name,
+		DestinationStats: observe.DestinationStats{Name: name},
+		State:            status.StateNotConfigured,
+		Class:            "paused",
+		Elsewhere:        true,
+		Waits:            s.reading.backlog.Destination(name),
+		Known:            s.known(),
+		Base:             o.base,
+		ReadOnly:         readOnly,
+		Unrelayed:        o.unrelayed,
+		Anchor:           "d-" + name,
 	}
 	if o.unrelayed { // no live relay has it, which need not mean that none is to have it
 		card.State = status.StateUnknown
@@ -125,9 +139,11 @@ func (o *outbox) newCard(s snapshot, name string, readOnly bool) laneCard {
 
 	mine := slices.IndexFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
 	if mine >= 0 {
-		card.DestinationStats, card.Elsewhere = s.stats.Destinations[mine], false
+		card.DestinationStats = s.stats.Destinations[mine]
+		card.Elsewhere = false
 		card.State, card.Class = stateOf(card.DestinationStats, !card.Known || remain(&card.Waits))
 		card.DeliveredRate, card.FailedRate = o.rates(s, name)
+
 		points := s.lanes[name]
 		card.Chart = newChart("Delivered, and failed", "good", perSecond,
 			series{"delivered", column(points, func(p lanePoint) float64 { return p.delivered })},
@@ -137,9 +153,11 @@ func (o *outbox) newCard(s snapshot, name string, readOnly bool) laneCard {
 		card.Positions = positionsOf(s, s.reading.backlog.Positions, name)
 	}
 
-	card.DeadLink, card.WaitingLink = o.deadPath(name), o.waitingPath(name)
+	card.DeadLink = o.deadPath(name)
+	card.WaitingLink = o.waitingPath(name)
 	card.ReceiverLink = o.destinationPath(card.DeadLettersTo)
-	card.Link, card.Live = o.destinationPath(name), o.base+"live/destination?name="+url.QueryEscape(name)
+	card.Link = o.destinationPath(name)
+	card.Live = o.base + "live/destination?name=" + url.QueryEscape(name)
 	return card
 }
 
@@ -170,11 +188,13 @@ func relayOfPosition(p *observe.Position, relays []store.RelaySession) string {
 	if p.Session == nil {
 		return ""
 	}
+
 	for _, r := range relays {
 		if r.Program != nil && p.Owner != nil && r.Owner == *p.Owner {
 			return relayRow{Program: *r.Program}.Name()
 		}
 	}
+
 	return "a relay that does not describe itself"
 }
 
@@ -198,19 +218,26 @@ func remoteHost(r *http.Request) string {
 	return host
 }
 
-func (o *outbox) setPause(w http.ResponseWriter, r *http.Request, v viewer, do func(context.Context, string, ops.Action) error, done string) error {
+func (o *outbox) setPause(
+	w http.ResponseWriter, r *http.Request, v viewer, do func(context.Context, string, ops.Action) error, done string,
+) error {
 	name := r.PostForm.Get("destination")
 	if !slices.ContainsFunc(o.relay.Stats().Destinations, func(d observe.DestinationStats) bool { return d.Name == name }) {
 		return notFound("No relay of this page has a destination of that name.")
 	}
+
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
+
 	by := cmp.Or(v.actor, "the console at "+remoteHost(r))
 	if err := do(ctx, name, ops.Action{Actor: by, Reason: r.PostForm.Get("reason")}); err != nil {
 		return err
 	}
-	o.cfg.Log.InfoContext(r.Context(), "console action", "action", done, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
+
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", done,
+		"destination", name, "actor", v.by(), "remote", r.RemoteAddr)
 	o.sampler.sampleNow()
+
 	target := o.base + "destinations?done=" + done
 	switch r.PostForm.Get("back") {
 	case "overview":
@@ -218,6 +245,7 @@ func (o *outbox) setPause(w http.ResponseWriter, r *http.Request, v viewer, do f
 	case "destination":
 		target = o.destinationPath(name) + "&done=" + done
 	}
+
 	http.Redirect(w, r, target, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
 	return nil
 }

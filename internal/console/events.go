@@ -21,7 +21,8 @@ const (
 	maxText = 1024
 	// maxEdited bounds a payload that may be edited here, in bytes, and maxEditForm the form with
 	// it: a browser encodes it.
-	maxEdited, maxEditForm = 512 << 10, 3 * maxEdited
+	maxEdited   = 512 << 10
+	maxEditForm = 3 * maxEdited
 )
 
 type eventsBody struct {
@@ -44,7 +45,13 @@ type age struct{ Value, Text string }
 
 // ages are the choices of the search.
 func ages() []age {
-	return []age{{"", "at any time"}, {"1h", "in the last hour"}, {"24h", "in the last 24 hours"}, {"168h", "in the last 7 days"}, {"720h", "in the last 30 days"}}
+	return []age{
+		{"", "at any time"},
+		{"1h", "in the last hour"},
+		{"24h", "in the last 24 hours"},
+		{"168h", "in the last 7 days"},
+		{"720h", "in the last 30 days"},
+	}
 }
 
 // eventRow is the row of an event.
@@ -66,25 +73,36 @@ func (o *outbox) events(w http.ResponseWriter, r *http.Request, v viewer) error 
 		http.Redirect(w, r, o.eventPath(n), http.StatusSeeOther) //nolint:gosec // below Path, with a number
 		return nil
 	}
+
 	f, err := searchOf(q)
 	if err != nil {
 		return err
 	}
+
 	since := strings.TrimSpace(q.Get("since"))
 	if o.router != nil {
 		f.Routes = o.router.DestinationsOf
 	}
+
 	found, err := o.tables.Load().client.Events(r.Context(), f, eventsShown)
 	if err != nil {
 		return err
 	}
-	b := eventsBody{EventFilter: f, First: f.Upto == nil, States: []ops.State{ops.Waiting, ops.Dead, ops.Done}, SinceText: since, Ages: ages()}
+
+	b := eventsBody{
+		EventFilter: f,
+		First:       f.Upto == nil,
+		States:      []ops.State{ops.Waiting, ops.Dead, ops.Done},
+		SinceText:   since,
+		Ages:        ages(),
+	}
 	for _, d := range o.relay.Stats().Destinations {
 		b.Names = append(b.Names, d.Name)
 	}
 	for i := range found.Events {
 		b.Rows = append(b.Rows, eventRow{found.Events[i], notable(&found.Events[i])})
 	}
+
 	if found.Next != nil {
 		next := f
 		next.Upto = found.Next
@@ -93,6 +111,7 @@ func (o *outbox) events(w http.ResponseWriter, r *http.Request, v viewer) error 
 			b.Looked = fmt.Sprintf("Searched %s events, down to %d.", showCount(float64(found.Searched)), *found.Next+1)
 		}
 	}
+
 	return o.render(w, http.StatusOK, "events", o.newPage("Events", "events", v, b))
 }
 
@@ -104,20 +123,26 @@ func notable(e *ops.Event) []ops.Destination {
 
 func searchOf(q url.Values) (f ops.EventFilter, err error) {
 	f = ops.EventFilter{
-		Type: strings.TrimSpace(q.Get("type")), AggregateType: strings.TrimSpace(q.Get("aggregate_type")),
-		AggregateID: strings.TrimSpace(q.Get("aggregate_id")), State: ops.State(q.Get("state")),
-		Destination: strings.TrimSpace(q.Get("destination")),
+		Type:          strings.TrimSpace(q.Get("type")),
+		AggregateType: strings.TrimSpace(q.Get("aggregate_type")),
+		AggregateID:   strings.TrimSpace(q.Get("aggregate_id")),
+		State:         ops.State(q.Get("state")),
+		Destination:   strings.TrimSpace(q.Get("destination")),
 	}
+
 	if since := strings.TrimSpace(q.Get("since")); since != "" {
-		if f.NewerThan, err = time.ParseDuration(since); err != nil {
+		f.NewerThan, err = time.ParseDuration(since)
+		if err != nil {
 			return f, badRequest("The age is a duration, such as 24h.")
 		}
 	}
+
 	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID, f.Destination} {
 		if err := checkText(text); err != nil {
 			return f, err
 		}
 	}
+
 	if q.Has("upto") {
 		upto, err := parseID(q.Get("upto"))
 		if err != nil {
@@ -125,13 +150,23 @@ func searchOf(q url.Values) (f ops.EventFilter, err error) {
 		}
 		f.Upto = &upto
 	}
+
 	return f, f.Validate()
 }
 
 // searchQuery returns the query of a page; since is the bound in time as it was typed.
 func searchQuery(f ops.EventFilter, since string) url.Values {
+	fields := map[string]string{
+		"type":           f.Type,
+		"aggregate_type": f.AggregateType,
+		"aggregate_id":   f.AggregateID,
+		"state":          string(f.State),
+		"destination":    f.Destination,
+		"since":          since,
+	}
+
 	q := url.Values{}
-	for name, value := range map[string]string{"type": f.Type, "aggregate_type": f.AggregateType, "aggregate_id": f.AggregateID, "state": string(f.State), "destination": f.Destination, "since": since} {
+	for name, value := range fields {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -170,10 +205,12 @@ func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if err != nil {
 		return err
 	}
+
 	found, err := o.tables.Load().client.Case(r.Context(), id)
 	if err != nil {
 		return err
 	}
+
 	b := eventBody{Case: found, Hidden: o.cfg.HidePayloads}
 	dead := false
 	for _, d := range found.Event.Destinations {
@@ -182,26 +219,34 @@ func (o *outbox) event(w http.ResponseWriter, r *http.Request, v viewer) error {
 			b.Routes = o.router.DestinationsOf(found.Event.Type)
 		}
 	}
+
 	for _, d := range o.relay.Stats().Destinations {
 		if t := d.Trouble; !t.ThrottledUntil.IsZero() {
-			b.Event.Throttle(ops.Throttled{Destination: d.Name, Until: t.ThrottledUntil, ByEvent: t.ThrottledBy}, slices.Contains(b.Routes, d.Name))
+			pause := ops.Throttled{Destination: d.Name, Until: t.ThrottledUntil, ByEvent: t.ThrottledBy}
+			b.Event.Throttle(pause, slices.Contains(b.Routes, d.Name))
 		}
 	}
+
 	if b.Hidden {
-		b.Event.Payload, b.Event.PayloadBytes = nil, nil
+		b.Event.Payload = nil
+		b.Event.PayloadBytes = nil
 		for i := range b.Audit {
-			b.Audit[i].OldPayload, b.Audit[i].OldPayloadBytes = nil, nil
+			b.Audit[i].OldPayload = nil
+			b.Audit[i].OldPayloadBytes = nil
 		}
 	}
+
 	if dead && !o.readOnly(v) && len(b.Event.Payload) <= maxEdited {
 		may, err := o.tables.Load().client.MayEdit(r.Context())
 		if err != nil {
 			return err
 		}
-		if b.Refused = !may; may {
+		b.Refused = !may
+		if may {
 			b.Edit = string(b.Event.Payload)
 		}
 	}
+
 	p := o.newPage("Event "+strconv.FormatInt(id, 10), "events", v, &b)
 	p.Done = doneText(r.URL.Query())
 	return o.render(w, http.StatusOK, "event", p)
@@ -213,20 +258,25 @@ func (o *outbox) edit(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if err != nil {
 		return err
 	}
+
 	if o.cfg.HidePayloads {
 		return forbidden("Payloads are hidden (admin.payloads).")
 	}
+
 	reason := r.PostForm.Get("reason")
 	if err := checkText(reason); err != nil {
 		return err
 	}
+
 	// A browser sends each end of a line as two characters.
 	payload := strings.ReplaceAll(r.PostForm.Get("payload"), "\r\n", "\n")
 	err = o.tables.Load().client.EditEvent(r.Context(), id, []byte(payload), ops.Action{Actor: v.by(), Reason: reason})
 	if err != nil {
 		return err
 	}
-	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "edited", "event_id", id, "actor", v.by(), "remote", r.RemoteAddr)
+
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "edited",
+		"event_id", id, "actor", v.by(), "remote", r.RemoteAddr)
 	http.Redirect(w, r, o.eventPath(id)+"?done=edited", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }
@@ -237,15 +287,19 @@ func (o *outbox) retry(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if err != nil {
 		return err
 	}
+
 	name := r.PostForm.Get("destination")
 	if err := checkText(name); err != nil {
 		return err
 	}
+
 	err = o.tables.Load().client.RetryNow(r.Context(), ops.DeliveryRef{EventID: id, Destination: name}, ops.Action{Actor: v.by()})
 	if err != nil {
 		return err
 	}
-	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "retried", "event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
+
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "retried",
+		"event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
 	http.Redirect(w, r, o.eventPath(id)+"?done=retried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }
@@ -256,19 +310,25 @@ func (o *outbox) bury(w http.ResponseWriter, r *http.Request, v viewer) error {
 	if err != nil {
 		return err
 	}
-	name, reason := r.PostForm.Get("destination"), r.PostForm.Get("reason")
+
+	name := r.PostForm.Get("destination")
+	reason := r.PostForm.Get("reason")
 	if err := errors.Join(checkText(name), checkText(reason)); err != nil {
 		return err
 	}
+
 	chosen := ops.WaitingFilter{Deliveries: []ops.DeliveryRef{{EventID: id, Destination: name}}}
 	result, err := o.tables.Load().client.BuryWaiting(r.Context(), chosen, ops.BulkAction{Actor: v.by(), Reason: reason})
 	if err != nil {
 		return err
 	}
+
 	if result.Done == 0 {
 		return fmt.Errorf("bury event %d for %q: it is being delivered at this moment, or has ended: %w", id, name, ops.ErrNotWaiting)
 	}
-	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "buried", "event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
+
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "buried",
+		"event_id", id, "destination", name, "actor", v.by(), "remote", r.RemoteAddr)
 	http.Redirect(w, r, o.eventPath(id)+"?done=buried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }

@@ -31,6 +31,7 @@ type streams struct {
 func (s *streams) open(v viewer) (done func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.sum[v.readOnly] >= maxStreams || s.all[v.session] >= maxStreamsEach {
 		return nil, false
 	}
@@ -38,13 +39,17 @@ func (s *streams) open(v viewer) (done func(), ok bool) {
 		s.sum = make(map[bool]int)
 		s.all = make(map[session]int)
 	}
+
 	s.sum[v.readOnly]++
 	s.all[v.session]++
+
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		s.sum[v.readOnly]--
-		if s.all[v.session]--; s.all[v.session] == 0 {
+		s.all[v.session]--
+		if s.all[v.session] == 0 {
 			delete(s.all, v.session)
 		}
 	}, true
@@ -61,16 +66,21 @@ type drawings struct {
 func (d *drawings) get(of <-chan struct{}, key string, draw func() ([]byte, error)) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if d.of != of {
-		d.of, d.made = of, make(map[string][]byte)
+		d.of = of
+		d.made = make(map[string][]byte)
 	}
+
 	if text, ok := d.made[key]; ok {
 		return text, nil
 	}
+
 	text, err := draw()
 	if err != nil {
 		return nil, err
 	}
+
 	d.made[key] = text
 	return text, nil
 }
@@ -81,7 +91,8 @@ const streamTimeout = 10 * time.Second
 // live sends a page's figures whenever there are new ones, as server-sent events,
 // until the browser leaves, or the session or the console ends.
 func (o *outbox) live(w http.ResponseWriter, r *http.Request, v viewer) error {
-	page, readOnly := r.PathValue("page"), o.readOnly(v)
+	page := r.PathValue("page")
+	readOnly := o.readOnly(v)
 	body, subject := o.figures(page, r.URL.Query(), readOnly)
 	if body == nil {
 		return notFound("There is no such stream.")
@@ -152,6 +163,7 @@ func (o *outbox) figures(page string, q url.Values, readOnly bool) (body func(sn
 			return func(snapshot) any { return o.replayBody(found, readOnly) }, found.ID
 		}
 	}
+
 	return nil, ""
 }
 
@@ -159,11 +171,13 @@ func (o *outbox) figures(page string, q url.Values, readOnly bool) (body func(sn
 func send(w http.ResponseWriter, text []byte) error {
 	var out bytes.Buffer
 	out.WriteString("event: page\n")
+
 	for line := range bytes.Lines(text) {
 		out.WriteString("data: ")
 		out.Write(bytes.TrimRight(line, "\r\n"))
 		out.WriteByte('\n')
 	}
+
 	out.WriteByte('\n')
 	_, err := w.Write(out.Bytes())
 	return err

@@ -51,17 +51,27 @@ type outbox struct {
 
 func newOutbox(c *Console, name string, from Outbox) *outbox {
 	o := &outbox{
-		Console: c, name: name, base: c.path, relay: from.Relay, pauser: from.Pauser, router: from.Router, trouble: from.Trouble,
-		ended: make(chan struct{}), stop: func() {},
-		turns: make(chan struct{}, max(1, from.Database.Pool.Config().MaxConns/2)),
+		Console: c,
+		name:    name,
+		base:    c.path,
+		relay:   from.Relay,
+		pauser:  from.Pauser,
+		router:  from.Router,
+		trouble: from.Trouble,
+		ended:   make(chan struct{}),
+		stop:    func() {},
+		turns:   make(chan struct{}, max(1, from.Database.Pool.Config().MaxConns/2)),
 	}
 	if c.cfg.Many {
 		o.base = c.path + "outbox/" + url.PathEscape(name) + "/"
 	}
 	if from.Relay == nil {
 		tables := &unrelayed{tables: o.tables.Load}
-		o.relay, o.pauser, o.unrelayed = tables, tables, true
+		o.relay = tables
+		o.pauser = tables
+		o.unrelayed = true
 	}
+
 	o.sampler = newSampler(o.relay, o.tables.Load)
 	o.sampler.unrelayed = o.unrelayed
 	return o
@@ -72,6 +82,7 @@ func newOutbox(c *Console, name string, from Outbox) *outbox {
 func (o *outbox) takeTurn(ctx context.Context) (done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
+
 	select {
 	case o.turns <- struct{}{}:
 		return func() { <-o.turns }, nil
@@ -85,6 +96,7 @@ func (o *outbox) use(db Database) error {
 	if err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
+
 	o.tables.Store(&tables{Database: db, client: client})
 	return nil
 }
@@ -105,6 +117,7 @@ func (o *outbox) begin(ctx context.Context) {
 	ctx, o.stop = context.WithCancel(ctx)
 	o.launch = func() { o.work.Go(func() { o.sampler.run(ctx, o.unused) }) }
 	o.mu.Unlock()
+
 	if !o.cfg.Many {
 		o.touch()
 	}
@@ -114,10 +127,12 @@ func (o *outbox) begin(ctx context.Context) {
 func (o *outbox) touch() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	o.used = time.Now()
 	if o.sampling || o.launch == nil {
 		return
 	}
+
 	o.sampling = true
 	o.sampler.sample(o.used) // a page has no destinations before
 	o.launch()
@@ -126,11 +141,13 @@ func (o *outbox) touch() {
 // unused reports whether the sampler must end, because no page has been looked at for a while.
 func (o *outbox) unused() bool {
 	viewed := o.sampler.viewed()
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if viewed {
 		o.used = time.Now()
 	}
+
 	o.sampling = !o.cfg.Many || time.Since(o.used) < unusedAfter
 	return !o.sampling
 }
@@ -142,6 +159,7 @@ func (o *outbox) end() {
 		o.stop()
 		o.launch = nil
 		o.mu.Unlock()
+
 		close(o.ended)
 		o.replays.end()
 		o.work.Wait()
@@ -167,6 +185,7 @@ func (c *Console) names() (names []string) {
 	if len(all) > maxSwitch {
 		return nil
 	}
+
 	for _, o := range all {
 		names = append(names, o.name)
 	}
@@ -189,16 +208,20 @@ func (c *Console) list(w http.ResponseWriter, _ *http.Request, v viewer) error {
 		if err := o.down(); err != nil {
 			row.Trouble = oneLine(err)
 		}
+
 		stats := o.relay.Stats()
 		row.Count = len(stats.Destinations)
 		for _, d := range stats.Destinations {
 			lane := laneRow{Name: d.Name, Link: o.destinationPath(d.Name)}
-			if lane.State, lane.Class = stateOf(d, true); lane.State != status.StateUp {
+			lane.State, lane.Class = stateOf(d, true)
+			if lane.State != status.StateUp {
 				row.Destinations = append(row.Destinations, lane)
 			}
 		}
+
 		rows = append(rows, row)
 	}
+
 	return c.render(w, http.StatusOK, "outboxes", c.newPage(nil, "Outboxes", "outboxes", v, rows))
 }
 
@@ -208,11 +231,13 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, _ viewer) error
 	if o == nil {
 		return notFound("There is no such outbox.")
 	}
+
 	target := o.base
 	switch page := r.URL.Query().Get("page"); page {
 	case "destinations", "events", "dead", "relays":
 		target += page
 	}
+
 	http.Redirect(w, r, target, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
 	return nil
 }

@@ -49,25 +49,39 @@ func (o *outbox) overview(w http.ResponseWriter, r *http.Request, v viewer) erro
 
 func (o *outbox) overviewOf(s snapshot, readOnly bool) overviewBody {
 	b := overviewBody{Base: o.base, Problems: o.problems(s), ReadOnly: readOnly}
+
 	get := func(of func(point) float64) []float64 { return column(s.points, of) }
 	b.Charts = []chart{
 		newChart("Delivered", "good", perSecond, series{"", get(func(p point) float64 { return p.delivered })}),
 		newChart("Failed calls", "bad", perSecond, series{"", get(func(p point) float64 { return p.failed })}),
-		newChart("Latency", "slow", duration, series{"p99", get(func(p point) float64 { return p.p99 })}, series{"p50", get(func(p point) float64 { return p.median })}),
+		newChart("Latency", "slow", duration,
+			series{"p99", get(func(p point) float64 { return p.p99 })},
+			series{"p50", get(func(p point) float64 { return p.median })}),
 		newChart("Waiting", "wait", eventCount, series{"", get(func(p point) float64 { return p.waiting })}),
 	}
-	known := !s.reading.at.IsZero() && s.reading.err == nil
+
+	known := s.known()
 	for _, d := range s.stats.Destinations {
-		row := laneRow{Name: d.Name, Link: o.destinationPath(d.Name), Known: known, WaitingLink: o.waitingPath(d.Name), DeadLink: o.deadPath(d.Name)}
+		row := laneRow{
+			Name:        d.Name,
+			Link:        o.destinationPath(d.Name),
+			Known:       known,
+			WaitingLink: o.waitingPath(d.Name),
+			DeadLink:    o.deadPath(d.Name),
+		}
 		row.DeliveredRate, row.FailedR = o.rates(s, d.Name)
+
 		waits := s.reading.backlog.Destination(d.Name)
 		row.State, row.Class = stateOf(d, !known || remain(&waits))
-		row.Waiting, row.Dead = waits.Waiting(), waits.Dead
+		row.Waiting = waits.Waiting()
+		row.Dead = waits.Dead
 		b.Lanes = append(b.Lanes, row)
 	}
 	if known {
-		b.Oldest, b.Dead = s.reading.backlog.Oldest, o.deadOf(&s.reading.backlog)
+		b.Oldest = s.reading.backlog.Oldest
+		b.Dead = o.deadOf(&s.reading.backlog)
 	}
+
 	return b
 }
 
@@ -88,12 +102,15 @@ func (o *outbox) rates(s snapshot, name string) (delivered, failed float64) {
 	if o.unrelayed {
 		return math.NaN(), math.NaN()
 	}
+
 	const window = 10
 	list := s.lanes[name]
 	list = list[max(0, len(list)-window):]
 	for _, p := range list {
-		delivered, failed = delivered+p.delivered, failed+p.failed
+		delivered += p.delivered
+		failed += p.failed
 	}
+
 	n := math.Max(1, float64(len(list)))
 	return delivered / n, failed / n
 }

@@ -61,6 +61,7 @@ func (o *outbox) position(w http.ResponseWriter, r *http.Request, v viewer) erro
 	if err != nil {
 		return err
 	}
+
 	p := o.newPage("Position of "+name, "destinations", v, b)
 	switch r.URL.Query().Get("done") {
 	case "moved":
@@ -70,26 +71,31 @@ func (o *outbox) position(w http.ResponseWriter, r *http.Request, v viewer) erro
 	case "stopped":
 		p.Done = "Stopped. What has failed goes on as a retry or a dead letter."
 	}
+
 	return o.render(w, http.StatusOK, "position", p)
 }
 
 func (o *outbox) positionOf(ctx context.Context, name string) (b positionBody, err error) {
 	client := o.tables.Load().client
 	b = positionBody{Name: name, Back: o.destinationPath(name)}
-	if b.PositionDetails, err = client.Position(ctx, name); err != nil {
+	b.PositionDetails, err = client.Position(ctx, name)
+	if err != nil {
 		return b, err
 	}
+
 	b.Rows = positionsOf(o.sampler.now(ctx), b.Parts, name)
 	all, err := client.Replays(ctx)
 	if err != nil {
 		return b, err
 	}
+
 	for i := range all {
 		switch {
 		case all[i].Destination != name:
 		case all[i].State == observe.ReplayRunning:
 			b.Running = &rangeRow{}
-			if b.Running.Replay, b.Running.Outcome, err = client.Replay(ctx, all[i].ID); err != nil {
+			b.Running.Replay, b.Running.Outcome, err = client.Replay(ctx, all[i].ID)
+			if err != nil {
 				return b, err
 			}
 		case len(b.Replays) < replaysShown:
@@ -101,32 +107,42 @@ func (o *outbox) positionOf(ctx context.Context, name string) (b positionBody, e
 
 // plan describes the effect of a seek or a replay, with a form that starts exactly that.
 func (o *outbox) plan(w http.ResponseWriter, r *http.Request, v viewer) error {
-	q, client := r.URL.Query(), o.tables.Load().client
+	q := r.URL.Query()
+	client := o.tables.Load().client
 	b := planBody{Name: q.Get("name"), Back: o.positionPath(q.Get("name")), Reason: q.Get("reason")}
 	dry := ops.Action{Actor: v.by(), DryRun: true}
+
 	if q.Get("do") == "seek" {
 		m, err := client.Seek(r.Context(), b.Name, q.Get("to"), dry)
 		if err != nil {
 			return err
 		}
-		b.Seek, b.Next = &m, m.To+1
+		b.Seek = &m
+		b.Next = m.To + 1
 		return o.render(w, http.StatusOK, "plan", o.newPage("Move "+b.Name, "destinations", v, b))
 	}
+
 	what, err := rangeOf(q)
 	if err != nil {
 		return err
 	}
+
 	planned, err := client.StartReplay(r.Context(), what, dry)
 	if err != nil {
 		return err
 	}
-	b.Replay, b.KeepIDs = &planned, what.KeepIDs
-	if b.Types, b.More, err = client.CountReplay(r.Context(), planned, countedEvents); err != nil {
+
+	b.Replay = &planned
+	b.KeepIDs = what.KeepIDs
+	b.Types, b.More, err = client.CountReplay(r.Context(), planned, countedEvents)
+	if err != nil {
 		return err
 	}
+
 	for _, t := range b.Types {
 		b.Total += t.Count
 	}
+
 	return o.render(w, http.StatusOK, "plan", o.newPage("Replay to "+b.Name, "destinations", v, b))
 }
 
@@ -136,24 +152,36 @@ func rangeOf(q url.Values) (ops.ReplayRange, error) {
 	for _, text := range q["type"] {
 		what.Types = append(what.Types, strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })...)
 	}
+
 	if text := q.Get("rate"); text != "" {
-		rate, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(rate) || math.IsInf(rate, 0) || rate < 0 {
+		rate, isRate := parseRate(text)
+		if !isRate {
 			return what, badRequest("The rate is a number of events per second, such as 50.")
 		}
 		what.Rate = rate
 	}
+
 	return what, nil
+}
+
+// parseRate reads a number of events per second. It reports false for any other text.
+func parseRate(text string) (float64, bool) {
+	rate, err := strconv.ParseFloat(text, 64)
+	isNumber := err == nil && !math.IsNaN(rate) && !math.IsInf(rate, 0)
+	return rate, isNumber && rate >= 0
 }
 
 // seek moves a position.
 func (o *outbox) seek(w http.ResponseWriter, r *http.Request, v viewer) error {
 	name := r.PostForm.Get("name")
-	m, err := o.tables.Load().client.Seek(r.Context(), name, r.PostForm.Get("to"), ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")})
+	action := ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")}
+	m, err := o.tables.Load().client.Seek(r.Context(), name, r.PostForm.Get("to"), action)
 	if err != nil {
 		return err
 	}
-	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "moved", "destination", name, "from", m.From, "to", m.To, "actor", v.by(), "remote", r.RemoteAddr)
+
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "moved", "destination", name,
+		"from", m.From, "to", m.To, "actor", v.by(), "remote", r.RemoteAddr)
 	return o.backTo(w, r, name, "moved")
 }
 
@@ -163,10 +191,13 @@ func (o *outbox) replayRange(w http.ResponseWriter, r *http.Request, v viewer) e
 	if err != nil {
 		return err
 	}
-	begun, err := o.tables.Load().client.StartReplay(r.Context(), what, ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")})
+
+	action := ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")}
+	begun, err := o.tables.Load().client.StartReplay(r.Context(), what, action)
 	if err != nil {
 		return err
 	}
+
 	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "replayed a range", "destination", what.Destination,
 		"replay", begun.ID, "from", begun.From, "to", begun.To, "actor", v.by(), "remote", r.RemoteAddr)
 	return o.backTo(w, r, what.Destination, "replayed")
@@ -178,11 +209,15 @@ func (o *outbox) stopRange(w http.ResponseWriter, r *http.Request, v viewer) err
 	if err != nil {
 		return badRequest("A replay has a number.")
 	}
-	ended, err := o.tables.Load().client.StopReplay(r.Context(), id, ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")})
+
+	action := ops.Action{Actor: v.by(), Reason: r.PostForm.Get("reason")}
+	ended, err := o.tables.Load().client.StopReplay(r.Context(), id, action)
 	if err != nil {
 		return err
 	}
-	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "stopped a replay", "destination", ended.Destination, "replay", id, "actor", v.by(), "remote", r.RemoteAddr)
+
+	o.cfg.Log.InfoContext(r.Context(), "console action", "action", "stopped a replay", "destination", ended.Destination,
+		"replay", id, "actor", v.by(), "remote", r.RemoteAddr)
 	return o.backTo(w, r, ended.Destination, "stopped")
 }
 

@@ -50,28 +50,40 @@ func (p problem) Class() string {
 // problems lists the problems that do not fix themselves, the worst first. Those that "notifyd status" lists have the same words.
 func (o *outbox) problems(s snapshot) (all []problem) {
 	if err := o.down(); err != nil && !s.stats.DatabaseDown && len(s.stats.Hangs) == 0 { // those have an entry of their own
-		all = append(all, problem{Text: "This outbox is not relayed: " + oneLine(err) + ".", Cure: "fix what the error names; notifyd tries again within 30 s", ofRelays: true})
+		all = append(all, problem{
+			Text:     "This outbox is not relayed: " + oneLine(err) + ".",
+			Cure:     "fix what the error names; notifyd tries again within 30 s",
+			ofRelays: true,
+		})
 	}
 	if s.stats.DatabaseDown {
 		all = append(all, databaseProblem(&s.stats))
 	}
 	if err := s.reading.err; err != nil && !s.stats.DatabaseDown {
-		all = append(all, problem{Text: "The backlog is not known: " + explain(err).text, Cure: "see that the database answers; the log of notifyd has the whole error"})
+		all = append(all, problem{
+			Text: "The backlog is not known: " + explain(err).text,
+			Cure: "see that the database answers; the log of notifyd has the whole error",
+		})
 	}
 	if deaf(s.stats.Listener) && !s.stats.DatabaseDown {
 		all = append(all, problem{
 			Text: "The relay hears no notifications: events are found by polling, and later.",
 			Cure: "see the log of notifyd for the cause; behind a pooler in transaction mode, set database.listen_url",
-			Link: o.base + "relays", Label: "Show the relays", severity: warning, ofRelays: true,
+			Link: o.base + "relays", Label: "Show the relays",
+			severity: warning,
+			ofRelays: true,
 		})
 	}
+
 	configured := s.configured()
 	if o.unrelayed { // the reports of the live relays name their destinations
 		configured = nil
 	}
+
 	for _, a := range s.status().Problems(configured) {
 		all = append(all, o.problemOf(a, s))
 	}
+
 	slices.SortStableFunc(all, func(a, b problem) int { return cmp.Compare(a.severity, b.severity) })
 	return all
 }
@@ -83,8 +95,13 @@ func databaseProblem(s *observe.Stats) problem {
 	if !s.DatabaseDownSince.IsZero() {
 		when = " since " + s.DatabaseDownSince.UTC().Format("2006-01-02 15:04:05Z")
 	}
+
 	if s.DatabaseCure == "" {
-		return problem{Text: "The database does not answer the relay" + when + ": nothing is delivered.", Cure: "see that the database runs and can be reached; the relay continues when it is back", ofRelays: true}
+		return problem{
+			Text:     "The database does not answer the relay" + when + ": nothing is delivered.",
+			Cure:     "see that the database runs and can be reached; the relay continues when it is back",
+			ofRelays: true,
+		}
 	}
 
 	return problem{Text: "The database refuses the relay" + when + ": nothing is delivered.", Cure: s.DatabaseCure, ofRelays: true}
@@ -94,12 +111,18 @@ func databaseProblem(s *observe.Stats) problem {
 func (o *outbox) problemOf(a status.Attention, s snapshot) problem {
 	p := problem{Text: a.Text, Cure: a.Cure, severity: eventsStuck}
 	show := func(of severity, label, link string) {
-		p.severity, p.Label, p.Link, p.ofRelays = of, label, link, link == o.base+"relays"
+		p.severity = of
+		p.Label = label
+		p.Link = link
+		p.ofRelays = link == o.base+"relays"
 	}
-	relays, destination := o.base+"relays", o.destinationPath(a.Destination)
+
+	relays := o.base + "relays"
+	destination := o.destinationPath(a.Destination)
 	switch a.Kind {
 	case status.KindTables:
-		p.severity, p.ofRelays = nothingDelivered, true
+		p.severity = nothingDelivered
+		p.ofRelays = true
 	case status.KindRelay:
 		show(nothingDelivered, "Show the relays", relays)
 	case status.KindReload:
@@ -131,6 +154,7 @@ func (o *outbox) problemOf(a status.Attention, s snapshot) problem {
 			show(warning, "Show the position", o.positionPath(a.Destination))
 		}
 	}
+
 	return p
 }
 
@@ -153,10 +177,19 @@ func (s snapshot) status() *status.Status {
 	for _, d := range s.stats.Destinations {
 		st.DeadLettersTo[d.Name] = d.DeadLettersTo
 	}
+
 	if s.known() {
-		st.At, st.Backlog, st.Relays, st.Mode = s.reading.backlog.At, s.reading.backlog, s.reading.relays, outboxsql.Mode(s.reading.backlog.Mode)
-		st.Schema = status.Schema{Version: s.reading.schema.Current, Latest: s.reading.schema.Latest, Home: status.HomeOf(s.reading.schema.Home)}
+		st.At = s.reading.backlog.At
+		st.Backlog = s.reading.backlog
+		st.Relays = s.reading.relays
+		st.Mode = outboxsql.Mode(s.reading.backlog.Mode)
+		st.Schema = status.Schema{
+			Version: s.reading.schema.Current,
+			Latest:  s.reading.schema.Latest,
+			Home:    status.HomeOf(s.reading.schema.Home),
+		}
 	}
+
 	return st
 }
 
@@ -191,19 +224,27 @@ func relayOf(stats observe.Stats, at time.Time) *status.Relay {
 	if len(stats.Destinations) == 0 {
 		return nil
 	}
-	r := &status.Relay{Address: store.ThisHost(), DatabaseUp: !stats.DatabaseDown, Listening: stats.Listener != nil && stats.Listener.Listening}
+
+	r := &status.Relay{
+		Address:    store.ThisHost(),
+		DatabaseUp: !stats.DatabaseDown,
+		Listening:  stats.Listener != nil && stats.Listener.Listening,
+	}
 	for _, refusal := range stats.Refusals {
 		if text := refusal.Withheld(at); text != "" {
 			r.Withheld = append(r.Withheld, text)
 			continue
 		}
+
 		if refusal.Err != nil && !slices.Contains(r.Refused, refusal.Code) {
 			r.Refused = append(r.Refused, refusal.Code)
 		}
 	}
+
 	for _, h := range stats.Hangs {
 		r.Hangs = append(r.Hangs, h.Reason)
 	}
+
 	for _, d := range stats.Destinations {
 		r.Destinations = append(r.Destinations, status.DestinationOf(&d, at))
 	}

@@ -43,30 +43,36 @@ type relayRow struct {
 func (o *outbox) relays(w http.ResponseWriter, r *http.Request, v viewer) error {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	s, t := o.sampler.now(ctx), o.tables.Load()
-	var b relaysBody
-	var notify store.NotifyState
+
+	s := o.sampler.now(ctx)
+	t := o.tables.Load()
 	conn, err := t.Pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
+
+	var b relaysBody
 	if err := b.read(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
-	if notify, err = store.ReadNotifyState(ctx, conn.Conn(), t.Schema); err != nil {
+	notify, err := store.ReadNotifyState(ctx, conn.Conn(), t.Schema)
+	if err != nil {
 		return err
 	}
+
 	for _, p := range o.problems(s) {
 		if p.ofRelays {
 			p.Link = "" // it is this page
 			b.Problems = append(b.Problems, p)
 		}
 	}
+
 	for i := range b.Relays {
 		row := &b.Relays[i]
 		row.Here = row.Here && !o.unrelayed
 		row.Well = row.Refused == "" && (!row.Here || !troubled(s.stats))
+
 		if row.Delivers == nil && !b.Stream {
 			for _, d := range row.Destinations {
 				row.Delivers = append(row.Delivers, d.Name)
@@ -76,6 +82,7 @@ func (o *outbox) relays(w http.ResponseWriter, r *http.Request, v viewer) error 
 			row.Delivers = s.configured()
 		}
 	}
+
 	b.Finding = finding(s.stats, notify)
 	return o.render(w, http.StatusOK, "relays", o.newPage("Relays", "relays", v, b))
 }
@@ -86,14 +93,18 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 	if err != nil {
 		return err
 	}
+
 	all, err := store.ReadLive(ctx, conn, schema, state.Mode)
 	if err != nil {
 		return err
 	}
+
 	b.take(all)
-	if b.Stream = state.Mode == outboxsql.ModeStream; !b.Stream {
+	b.Stream = state.Mode == outboxsql.ModeStream
+	if !b.Stream {
 		return nil
 	}
+
 	backlog, err := store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: schema, CountsOnly: true})
 	for _, p := range backlog.Positions {
 		b.add(p, all)
@@ -108,9 +119,11 @@ func (b *relaysBody) take(all []store.RelaySession) {
 			b.Others = append(b.Others, r)
 			continue
 		}
+
 		here := r.Program.Process == os.Getpid() && r.Program.Host == store.ThisHost()
 		b.Relays = append(b.Relays, relayRow{Program: *r.Program, Here: here, session: r})
 	}
+
 	slices.SortStableFunc(b.Relays, func(x, y relayRow) int {
 		if x.Here != y.Here {
 			if x.Here {
@@ -144,8 +157,10 @@ func (b relaysBody) Versions() []string {
 			all = append(all, r.Version)
 		}
 	}
+
 	slices.Sort(all)
-	if all = slices.Compact(all); len(all) < 2 {
+	all = slices.Compact(all)
+	if len(all) < 2 {
 		return nil
 	}
 	return all
@@ -153,7 +168,8 @@ func (b relaysBody) Versions() []string {
 
 // troubled reports that a relay needs an operator.
 func troubled(s observe.Stats) bool {
-	return s.DatabaseDown || len(s.Refusals) > 0 || len(s.Hangs) > 0 || deaf(s.Listener)
+	isHeldUp := len(s.Refusals) > 0 || len(s.Hangs) > 0
+	return s.DatabaseDown || isHeldUp || deaf(s.Listener)
 }
 
 // deaf reports that notifications are not heard.

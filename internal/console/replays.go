@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"math"
 	"net/http"
 	"net/url"
-	"strconv"
 	"sync"
 	"time"
 
@@ -16,14 +14,16 @@ import (
 
 const (
 	// replaysKept bounds the replays that are remembered, and replaysRunning those under way.
-	replaysKept, replaysRunning = 50, 8
+	replaysKept    = 50
+	replaysRunning = 8
 	// replayWatched bounds how long a replay is watched after its last letter.
 	replayWatched = 15 * time.Minute
 	// replayFirst is how long the browser that has begun a replay waits for its end. Most replays
 	// have ended by then, and letters that die again do so within milliseconds.
 	replayFirst = 2 * time.Second
-	// The pause between two looks at the letters of a replay.
-	replayLook, replayLookLast = 50 * time.Millisecond, 2 * time.Second
+	// replayLook is the first pause between two looks at the letters of a replay, and replayLookLast the longest.
+	replayLook     = 50 * time.Millisecond
+	replayLookLast = 2 * time.Second
 )
 
 // replays are those begun at this console since the daemon started.
@@ -100,14 +100,21 @@ func (o *outbox) start(ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAc
 
 	client := o.tables.Load().client
 	r := &replay{
-		ID: rand.Text(), Destination: oneDestination(f), Events: f.Events, Rate: a.Rate, Begun: time.Now(),
-		watch: client.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
+		ID:          rand.Text(),
+		Destination: oneDestination(f),
+		Events:      f.Events,
+		Rate:        a.Rate,
+		Begun:       time.Now(),
+		watch:       client.Watch(),
+		over:        make(chan struct{}),
+		settled:     make(chan struct{}),
 	}
 
 	// A browser that leaves does not stop the replay.
 	looking, forget := context.WithCancelCause(context.WithoutCancel(ctx))
 	replaying, stop := context.WithCancelCause(looking)
-	r.forget, r.stop = forget, stop
+	r.forget = forget
+	r.stop = stop
 	l.all = append(l.all, r)
 
 	l.running.Go(func() {
@@ -119,7 +126,9 @@ func (o *outbox) start(ctx context.Context, f ops.DeadLetterFilter, a ops.BulkAc
 	l.running.Go(func() {
 		defer stop(nil)
 		defer close(r.over)
-		a.Acted, a.Progress = r.watch.Add, func(now ops.BulkResult) { r.set(now, nil) }
+
+		a.Acted = r.watch.Add
+		a.Progress = func(now ops.BulkResult) { r.set(now, nil) }
 		result, err := client.ReplayDeadLetters(replaying, f, a)
 		r.set(result, err)
 		o.cfg.Log.InfoContext(looking, "console action", "action", "replayed", "destination", f.Destination,
@@ -153,7 +162,9 @@ func closed(c <-chan struct{}) bool {
 func (r *replay) set(result ops.BulkResult, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result, r.err = result, err
+
+	r.result = result
+	r.err = err
 }
 
 // look looks at the letters until none of them waits.
@@ -162,12 +173,15 @@ func (r *replay) look(ctx context.Context) {
 	for pause := replayLook; ctx.Err() == nil; pause = min(2*pause, replayLookLast) {
 		over := closed(r.over) // before the look, which then sees all letters
 		b, err := r.watch.Update(ctx)
+
 		if over && until.IsZero() {
 			until = time.Now().Add(replayWatched)
 		}
-		if over && (err == nil && b.Waiting == 0 || time.Now().After(until)) {
+		isSettled := err == nil && b.Waiting == 0
+		if over && (isSettled || time.Now().After(until)) {
 			return
 		}
+
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -185,12 +199,14 @@ func (l *replays) end() {
 		r.forget(errReplayEnded)
 	}
 	l.mu.Unlock()
+
 	l.running.Wait()
 }
 
 func (l *replays) find(id string) *replay {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	for _, r := range l.all {
 		if r.ID == id {
 			return r
@@ -202,21 +218,27 @@ func (l *replays) find(id string) *replay {
 // body is the current state of a replay.
 func (o *outbox) replayBody(r *replay, readOnly bool) replayBody {
 	b := replayBody{replay: r, Base: o.base, Became: r.watch.Counts(), ReadOnly: readOnly, Back: o.base + "dead"}
+
 	r.mu.Lock()
 	b.Result = r.result
 	err := r.err
 	r.mu.Unlock()
-	b.Over, b.Watched = closed(r.over), !closed(r.settled)
+
+	b.Over = closed(r.over)
+	b.Watched = !closed(r.settled)
+
 	switch {
 	case errors.Is(err, errReplayStopped), errors.Is(err, errReplayEnded):
 		b.Stopped = "Stopped: the remaining letters are unchanged."
 	case err != nil:
 		b.Stopped = explain(err).text
 	}
+
 	b.Groups = o.groupRows(b.Became.Groups[:min(len(b.Became.Groups), groupsShown)])
 	if len(r.Events) == 1 {
 		b.Back = o.eventPath(r.Events[0])
 	}
+
 	return b
 }
 
@@ -225,12 +247,15 @@ func (o *outbox) showReplay(w http.ResponseWriter, r *http.Request, v viewer) er
 	id := r.URL.Query().Get("id")
 	found := o.replays.find(id)
 	if found == nil {
-		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show the outcome.")
+		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. " +
+			"The dead letters and the events show the outcome.")
 	}
+
 	b := o.replayBody(found, o.readOnly(v))
 	if list := r.URL.Query().Get("list"); list != "" {
 		b.Back = o.localPath(list)
 	}
+
 	p := o.newPage("Replay", "dead", v, b)
 	p.Live = "replay"
 	return o.render(w, http.StatusOK, "replay", p)
@@ -242,17 +267,21 @@ func (o *outbox) replay(w http.ResponseWriter, r *http.Request, v viewer) error 
 	if err != nil {
 		return err
 	}
+
 	rate := 0.0
 	if text := r.PostForm.Get("rate"); text != "" {
-		rate, err = strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(rate) || math.IsInf(rate, 0) || rate < 0 {
+		var isRate bool
+		rate, isRate = parseRate(text)
+		if !isRate {
 			return badRequest("The rate is a number of letters per second, such as 50.")
 		}
 	}
+
 	begun, err := o.start(r.Context(), f, ops.BulkAction{Actor: v.by(), Reason: reason, Rate: rate})
 	if err != nil {
 		return err
 	}
+
 	timer := time.NewTimer(replayFirst)
 	defer timer.Stop()
 	select {
@@ -260,10 +289,12 @@ func (o *outbox) replay(w http.ResponseWriter, r *http.Request, v viewer) error 
 	case <-timer.C:
 	case <-o.ended:
 	}
+
 	q := url.Values{"id": {begun.ID}}
 	if list := r.PostForm.Get("list"); list != "" {
 		q.Set("list", list)
 	}
+
 	http.Redirect(w, r, o.base+"dead/replays?"+q.Encode(), http.StatusSeeOther)
 	return nil
 }
@@ -274,11 +305,13 @@ func (o *outbox) stopReplay(w http.ResponseWriter, r *http.Request, _ viewer) er
 	if found == nil {
 		return notFound("This relay does not know that replay.")
 	}
+
 	found.stop(errReplayStopped)
 	select {
 	case <-found.over:
 	case <-o.ended:
 	}
+
 	http.Redirect(w, r, o.base+"dead/replays?"+url.Values{"id": {found.ID}}.Encode(), http.StatusSeeOther)
 	return nil
 }

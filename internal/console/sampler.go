@@ -93,12 +93,15 @@ func newSampler(relay Watched, current func() *tables) *sampler {
 // run samples until ctx ends, or until unused returns true. It expects that a sample has just been taken.
 func (s *sampler) run(ctx context.Context, unused func() bool) {
 	ctx, cancel := context.WithCancel(ctx)
+
 	var queries sync.WaitGroup
 	defer queries.Wait()
 	defer cancel()
 	queries.Go(func() { s.queryLoop(ctx) })
+
 	ticker := time.NewTicker(s.every)
 	defer ticker.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,18 +119,21 @@ func (s *sampler) run(ctx context.Context, unused func() bool) {
 func (s *sampler) queryLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.every)
 	defer ticker.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+
 		s.mu.Lock()
 		every := idleEvery
 		if s.viewers > 0 {
 			every = queryEvery
 		}
 		s.mu.Unlock()
+
 		s.refresh(ctx, every)
 	}
 }
@@ -137,15 +143,20 @@ func (s *sampler) queryLoop(ctx context.Context) {
 func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	s.querying.Lock()
 	defer s.querying.Unlock()
+
 	s.mu.Lock()
-	last, stale := s.last.reading, s.stale
+	last := s.last.reading
+	stale := s.stale
 	s.stale = false
 	s.mu.Unlock()
+
 	if !stale && !last.at.IsZero() && time.Since(last.at) < max(every, queryShare*last.took) {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+
 	begin := time.Now()
 	answer := reading{latency: latency{math.NaN(), math.NaN()}}
 	answer.backlog, answer.err = s.relay.Backlog(ctx)
@@ -153,10 +164,14 @@ func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	if answer.err == nil && answer.backlog.Mode != string(outboxsql.ModeStream) {
 		answer.latency, answer.err = tables.latency(ctx)
 	}
+
 	if answer.err == nil {
 		answer.schema, answer.relays, answer.err = tables.alive(ctx)
 	}
-	answer.at, answer.took = time.Now(), time.Since(begin)
+
+	answer.at = time.Now()
+	answer.took = time.Since(begin)
+
 	s.mu.Lock()
 	s.last.reading = answer
 	if s.unrelayed {
@@ -168,18 +183,28 @@ func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 // sample takes the current figures.
 func (s *sampler) sample(now time.Time) {
 	stats := s.relay.Stats()
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	before := s.last
 	if now.Sub(before.at) > forgetAfter { // after a time without viewers, or with a suspended machine
 		before = snapshot{reading: before.reading}
 	}
-	next := snapshot{at: now, stats: stats, lanes: make(map[string][]lanePoint, len(stats.Destinations)), reading: before.reading}
+
+	next := snapshot{
+		at:      now,
+		stats:   stats,
+		lanes:   make(map[string][]lanePoint, len(stats.Destinations)),
+		reading: before.reading,
+	}
 	p := point{waiting: math.NaN(), latency: latency{math.NaN(), math.NaN()}}
+
 	old := make(map[string]observe.DestinationStats, len(before.stats.Destinations))
 	for _, d := range before.stats.Destinations {
 		old[d.Name] = d
 	}
+
 	seconds := now.Sub(before.at).Seconds()
 	for _, d := range stats.Destinations {
 		var lp lanePoint
@@ -189,19 +214,28 @@ func (s *sampler) sample(now time.Time) {
 				failed:    rate(failures(&o), failures(&d), seconds),
 			}
 		}
-		p.delivered, p.failed = p.delivered+lp.delivered, p.failed+lp.failed
+		p.delivered += lp.delivered
+		p.failed += lp.failed
 		next.lanes[d.Name] = keep(before.lanes[d.Name], lp)
 	}
 	if s.unrelayed {
-		p.delivered, p.failed = math.NaN(), math.NaN()
+		p.delivered = math.NaN()
+		p.failed = math.NaN()
 	}
+
 	// An answer of the database is valid for a while, and unknown afterwards.
-	if a := before.reading; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(idleEvery, queryShare*a.took)+queryTimeout+2*s.every {
-		p.waiting, p.latency = float64(waiting(a.backlog, stats.Destinations).N), a.latency
+	answer := before.reading
+	isAnswered := !answer.at.IsZero() && answer.err == nil
+	validFor := max(idleEvery, queryShare*answer.took) + queryTimeout + 2*s.every
+	if isAnswered && now.Sub(answer.at) < validFor {
+		p.waiting = float64(waiting(answer.backlog, stats.Destinations).N)
+		p.latency = answer.latency
 	}
+
 	if stats.Mode == string(outboxsql.ModeStream) {
 		p.latency = latencyBetween(before.stats.Destinations, stats.Destinations)
 	}
+
 	next.points = keep(before.points, p)
 	s.last = next
 	close(s.changed)
@@ -240,11 +274,14 @@ func waiting(b observe.Backlog, mine []observe.DestinationStats) observe.Count {
 			all.N = max(all.N, b.Destination(d.Name).Fresh.N)
 		}
 	}
+
 	for _, d := range b.Destinations {
 		for _, c := range []observe.Count{d.Retry, d.Running, d.Parked} {
-			all.N, all.More = all.N+c.N, all.More || c.More
+			all.N += c.N
+			all.More = all.More || c.More
 		}
 	}
+
 	return all
 }
 
@@ -257,11 +294,13 @@ func latencyBetween(before, now []observe.DestinationStats) latency {
 		if i < 0 || d.Acked.Count < before[i].Acked.Count {
 			continue
 		}
+
 		sum.Count += d.Acked.Count - before[i].Acked.Count
 		for b := range sum.Buckets {
 			sum.Buckets[b] += d.Acked.Buckets[b] - before[i].Acked.Buckets[b]
 		}
 	}
+
 	return latency{quantile(&sum, 0.5), quantile(&sum, 0.99)}
 }
 
@@ -271,19 +310,23 @@ func quantile(h *observe.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
 	}
+
 	bounds := observe.LatencyBounds()
 	below := 0.0
 	for i, n := range h.Buckets {
-		if below += float64(n); below >= q*float64(h.Count) {
+		below += float64(n)
+		if below >= q*float64(h.Count) {
 			return bounds[i].Seconds()
 		}
 	}
+
 	return bounds[len(bounds)-1].Seconds() // beyond the last bound
 }
 
 // now returns the newest snapshot, with a recent answer of the database.
 func (s *sampler) now(ctx context.Context) snapshot {
 	s.refresh(ctx, queryEvery)
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -319,15 +362,20 @@ func (s *sampler) next() (snapshot, <-chan struct{}) {
 // without a new point, and the next page queries the database.
 func (s *sampler) sampleNow() {
 	stats := s.relay.Stats()
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stale = true
+
 	// The counters stay those of the sample, or the next rate would be too low.
 	for i, old := range s.last.stats.Destinations {
 		for _, d := range stats.Destinations {
 			if d.Name == old.Name {
 				list := slices.Clone(s.last.stats.Destinations)
-				list[i].Paused, list[i].Down, list[i].State, list[i].Trouble = d.Paused, d.Down, d.State, d.Trouble
+				list[i].Paused = d.Paused
+				list[i].Down = d.Down
+				list[i].State = d.State
+				list[i].Trouble = d.Trouble
 				s.last.stats.Destinations = list
 			}
 		}

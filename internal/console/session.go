@@ -53,8 +53,10 @@ type sessions struct {
 // open begins a session.
 func (s *sessions) open(now time.Time, readOnly bool) session {
 	id := session(rand.Text())
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	var oldest session
 	alike := 0
 	for other, l := range s.all {
@@ -65,17 +67,20 @@ func (s *sessions) open(now time.Time, readOnly bool) session {
 		if l.readOnly != readOnly {
 			continue
 		}
+
 		alike++
 		if oldest == "" || l.end.Before(s.all[oldest].end) {
 			oldest = other
 		}
 	}
+
 	if alike >= maxSessions {
 		delete(s.all, oldest)
 	}
 	if s.all == nil {
 		s.all = make(map[session]login)
 	}
+
 	s.all[id] = login{now.Add(sessionLife), readOnly}
 	return id
 }
@@ -84,6 +89,7 @@ func (s *sessions) open(now time.Time, readOnly bool) session {
 func (s *sessions) find(id session, now time.Time) (l login, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	l, open = s.all[id]
 	return l, open && now.Before(l.end)
 }
@@ -130,20 +136,26 @@ func (a *attempts) allow(remote string, now time.Time) (allowed, isFirst bool) {
 		addr := at.Addr().Unmap()
 		from, _ = addr.Prefix(min(64, addr.BitLen())) // never longer than the address
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	last, known := a.all[from]
 	full := last.full
 	if full.Before(now) {
 		full = now
 	}
-	if full = full.Add(loginEvery); full.Sub(now) > loginBurst*loginEvery {
+
+	full = full.Add(loginEvery)
+	if full.Sub(now) > loginBurst*loginEvery {
 		a.all[from] = tried{full: last.full, refused: true}
 		return false, !last.refused
 	}
+
 	if !known && len(a.all) >= maxAddresses || a.all == nil {
 		a.all = make(map[netip.Prefix]tried)
 	}
+
 	a.all[from] = tried{full: full}
 	return true, false
 }
@@ -155,10 +167,12 @@ func isLoopbackHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
+
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
 	if strings.EqualFold(name, "localhost") {
 		return true
 	}
+
 	ip, err := netip.ParseAddr(name)
 	return err == nil && ip.Unmap().IsLoopback()
 }
@@ -182,6 +196,7 @@ func (d *door) inside(h handler) http.Handler {
 			d.sendToLogin(w, r)
 			return
 		}
+
 		if err := h(w, r, v); err != nil {
 			d.console.fail(w, r, v, err)
 		}
@@ -194,13 +209,16 @@ func (d *door) viewer(r *http.Request) (v viewer, open bool) {
 	if v.misnamed == nil {
 		v.actor = cmp.Or(v.actor, d.console.cfg.Person)
 	}
+
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
 		return v, false
 	}
+
 	l, open := d.sessions.find(session(cookie.Value), time.Now())
 	if open {
-		v.session, v.readOnly = session(cookie.Value), l.readOnly
+		v.session = session(cookie.Value)
+		v.readOnly = l.readOnly
 	}
 	return v, open
 }
@@ -210,10 +228,12 @@ func (d *door) sendToLogin(w http.ResponseWriter, r *http.Request) {
 		d.console.fail(w, r, viewer{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
 		return
 	}
+
 	target := d.console.path + "login"
 	if r.URL.Path != d.console.path {
 		target += "?next=" + url.QueryEscape(r.URL.RequestURI())
 	}
+
 	http.Redirect(w, r, target, http.StatusSeeOther)
 }
 
@@ -228,6 +248,7 @@ func (c *Console) act(h handler) handler {
 		case v.misnamed != nil:
 			return badRequest("Nothing was done, because it cannot be recorded who acts: " + v.misnamed.Error() + ".")
 		}
+
 		if err := r.ParseForm(); err != nil {
 			return badRequest("The form is malformed.")
 		}
@@ -245,13 +266,19 @@ type loginBody struct {
 // whatever the request names.
 func (c *Console) localPath(next string) string {
 	u, err := url.Parse(next)
-	if err != nil || u.IsAbs() || u.Host != "" || strings.ContainsAny(next, "\\\r\n") {
+	if err != nil || strings.ContainsAny(next, "\\\r\n") {
 		return c.path
 	}
-	if whole := strings.TrimSuffix(path.Clean(u.Path), "/") + "/"; strings.HasPrefix(u.Path, c.path) && strings.HasPrefix(whole, c.path) { // .. leaves it
-		return next
+	if u.IsAbs() || u.Host != "" {
+		return c.path
 	}
-	return c.path
+
+	whole := strings.TrimSuffix(path.Clean(u.Path), "/") + "/" // .. may leave the console
+	isInside := strings.HasPrefix(u.Path, c.path) && strings.HasPrefix(whole, c.path)
+	if !isInside {
+		return c.path
+	}
+	return next
 }
 
 func (d *door) showLogin(w http.ResponseWriter, r *http.Request) {
@@ -260,7 +287,9 @@ func (d *door) showLogin(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
 		return
 	}
-	if err := d.console.render(w, http.StatusOK, "login", d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{Next: next})); err != nil {
+
+	p := d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{Next: next})
+	if err := d.console.render(w, http.StatusOK, "login", p); err != nil {
 		d.console.fail(w, r, viewer{}, err)
 	}
 }
@@ -270,28 +299,41 @@ func (d *door) login(w http.ResponseWriter, r *http.Request) {
 		d.console.fail(w, r, viewer{}, badRequest("The form is malformed."))
 		return
 	}
+
 	next := d.console.localPath(r.PostForm.Get("next"))
 	readOnly, ok := d.verify(strings.TrimSpace(r.PostForm.Get("token")))
+
 	if !ok { // the right token gets in however many wrong ones were tried from the same proxy
-		if allowed, isFirst := d.attempts.allow(r.RemoteAddr, time.Now()); !allowed {
-			if isFirst { // a line for each would fill the log
-				d.console.cfg.Log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
-			}
-			w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
-			d.console.fail(w, r, viewer{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
-			return
-		}
-		d.console.cfg.Log.WarnContext(r.Context(), "console login failed", "remote", r.RemoteAddr)
-		if err := d.console.render(w, http.StatusUnauthorized, "login", d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{next, true})); err != nil {
-			d.console.fail(w, r, viewer{}, err)
-		}
+		d.refuse(w, r, next)
 		return
 	}
+
 	old, _ := d.viewer(r)
 	d.sessions.close(old.session)
 	d.setCookie(w, r, d.sessions.open(time.Now(), readOnly), sessionLife)
 	d.console.cfg.Log.InfoContext(r.Context(), "console login", "read_only", readOnly, "remote", r.RemoteAddr)
 	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
+}
+
+// refuse answers a login with a wrong token.
+func (d *door) refuse(w http.ResponseWriter, r *http.Request, next string) {
+	log := d.console.cfg.Log
+	allowed, isFirst := d.attempts.allow(r.RemoteAddr, time.Now())
+	if !allowed {
+		if isFirst { // a line for each would fill the log
+			log.WarnContext(r.Context(), "too many console logins", "remote", r.RemoteAddr)
+		}
+		w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
+		text := "Too many logins were tried from your address. Wait ten seconds, and try again."
+		d.console.fail(w, r, viewer{}, failure{http.StatusTooManyRequests, text})
+		return
+	}
+
+	log.WarnContext(r.Context(), "console login failed", "remote", r.RemoteAddr)
+	p := d.console.newPage(nil, "Log in", "login", viewer{}, loginBody{next, true})
+	if err := d.console.render(w, http.StatusUnauthorized, "login", p); err != nil {
+		d.console.fail(w, r, viewer{}, err)
+	}
 }
 
 // verify reports whether a token is one of those that people log in with, and whether that login may only look.
@@ -312,7 +354,12 @@ func (d *door) logout(w http.ResponseWriter, r *http.Request, v viewer) error {
 
 func (d *door) setCookie(w http.ResponseWriter, r *http.Request, id session, life time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // Secure under TLS: without, it would never come back
-		Name: cookieName, Value: string(id), Path: d.console.path, MaxAge: int(life.Seconds()),
-		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+		Name:     cookieName,
+		Value:    string(id),
+		Path:     d.console.path,
+		MaxAge:   int(life.Seconds()),
+		HttpOnly: true,
+		Secure:   r.TLS != nil,
+		SameSite: http.SameSiteStrictMode,
 	})
 }

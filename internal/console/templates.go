@@ -14,15 +14,33 @@ import (
 
 // parsePages returns the templates by page. Each includes the layout.
 func parsePages() (map[string]*template.Template, error) {
-	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "content": content, "readable": readable, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
-		"rate": showRate, "ago": ago, "due": due, "machine": machine, "stateClass": stateClass, "words": words,
-	}).ParseFS(files, "templates/layout.html", "templates/parts.html")
+	functions := template.FuncMap{
+		"ago":        ago,
+		"content":    content,
+		"dict":       dict,
+		"due":        due,
+		"machine":    machine,
+		"number":     number,
+		"pace":       func(d time.Duration) string { return showSeconds(d.Seconds()) },
+		"pretty":     pretty,
+		"rate":       showRate,
+		"readable":   readable,
+		"seconds":    showSeconds,
+		"stamp":      stamp,
+		"stateClass": stateClass,
+		"words":      words,
+	}
+	layout, err := template.New("layout").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
 		return nil, err
 	}
+
+	names := []string{
+		"overview", "destinations", "destination", "pause", "position", "plan", "events", "event",
+		"dead", "confirm", "replay", "relays", "outboxes", "login", "error",
+	}
 	pages := make(map[string]*template.Template)
-	for _, name := range []string{"overview", "destinations", "destination", "pause", "position", "plan", "events", "event", "dead", "confirm", "replay", "relays", "outboxes", "login", "error"} {
+	for _, name := range names {
 		clone, err := layout.Clone()
 		if err == nil {
 			pages[name], err = clone.ParseFS(files, "templates/"+name+".html")
@@ -90,6 +108,7 @@ func relative(d time.Duration) string {
 // roughly writes a time in its largest unit, "" for less than a second.
 func roughly(d time.Duration) string {
 	const day = 24 * time.Hour
+
 	for _, u := range []struct {
 		upto, unit time.Duration
 		name       string
@@ -101,6 +120,7 @@ func roughly(d time.Duration) string {
 			return ""
 		}
 	}
+
 	return fmt.Sprintf("%d years", int64(d/(365*day)))
 }
 
@@ -152,6 +172,7 @@ func content(e ops.Event) string {
 	if e.PayloadBytes != nil && !textview.Text(e.PayloadBytes) {
 		return textview.Payload(e.PayloadBytes)
 	}
+
 	payload, _ := e.Content()
 	return pretty(payload)
 }

@@ -35,6 +35,7 @@ func (u *unrelayed) Backlog(ctx context.Context) (b observe.Backlog, err error) 
 	if err != nil {
 		return b, fmt.Errorf("read the relays: %w", err)
 	}
+
 	err = t.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		b, err = store.ReadBacklog(ctx, conn.Conn(), store.BacklogOptions{Schema: t.Schema})
 		return err
@@ -48,6 +49,7 @@ func (u *unrelayed) Backlog(ctx context.Context) (b observe.Backlog, err error) 
 	for i := range reports {
 		stats.Destinations = append(stats.Destinations, reports[i].Stats())
 	}
+
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.stats = stats

@@ -82,19 +82,23 @@ func Build(ctx context.Context, o Options) (paths []string, err error) {
 	if err := CheckGo(runtime.Version()); err != nil {
 		return nil, err
 	}
+
 	commit, err := readCommit(ctx, o.Root)
 	if err != nil {
 		return nil, err
 	}
+
 	if len(commit.changes) > 0 {
 		if !o.AllowDirty {
 			return nil, fmt.Errorf("%w:%s", ErrDirty, listed(commit.changes))
 		}
 		commit.version += "-dirty"
 	}
+
 	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // archives are public
 		return nil, err
 	}
+
 	work, err := os.MkdirTemp("", "notifyd-dist-")
 	if err != nil {
 		return nil, err
@@ -105,15 +109,19 @@ func Build(ctx context.Context, o Options) (paths []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var boms []string
 	for _, p := range o.Platforms {
 		path, bom, err := o.pack(ctx, commit, p, work, files)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", p.OS, p.Arch, err)
 		}
-		paths, boms = append(paths, path), append(boms, bom)
+		paths = append(paths, path)
+		boms = append(boms, bom)
 	}
+
 	paths = append(paths, boms...)
+
 	sums := filepath.Join(o.Out, Checksums)
 	if err := writeChecksums(sums, paths); err != nil {
 		return nil, err
@@ -157,11 +165,13 @@ func (o Options) collect(ctx context.Context, c commit, work string) (map[string
 	if err != nil || o.Generate == nil {
 		return files, err
 	}
+
 	o.Log.InfoContext(ctx, "building for this machine, to write man pages and completions")
 	program := filepath.Join(work, "here", o.name())
 	if err := o.compile(ctx, c, Platform{}, program); err != nil {
 		return nil, err
 	}
+
 	dir := filepath.Join(work, "generated")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -179,10 +189,13 @@ func (o Options) pack(ctx context.Context, c commit, p Platform, work string, fi
 	if err := o.compile(ctx, c, p, program); err != nil {
 		return "", "", err
 	}
+
 	base := fmt.Sprintf("%s_%s_%s_%s", o.name(), strings.TrimPrefix(c.version, "v"), p.OS, p.Arch)
 	all := maps.Clone(files)
 	all[o.name()] = program
-	path, bom = filepath.Join(o.Out, base+".tar.gz"), filepath.Join(o.Out, base+".cdx.json")
+
+	path = filepath.Join(o.Out, base+".tar.gz")
+	bom = filepath.Join(o.Out, base+".cdx.json")
 	return path, bom, errors.Join(writeArchive(path, base, c.time, all), writeBOM(bom, program, c))
 }
 
@@ -190,14 +203,18 @@ func (o Options) pack(ctx context.Context, c commit, p Platform, work string, fi
 func (o Options) compile(ctx context.Context, c commit, p Platform, program string) error {
 	// -buildvcs needs a full clone; the version is set instead. -trimpath keeps the
 	// directory out.
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", c.version, c.hash), "-o", program, o.Package)
+	variables := fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", c.version, c.hash)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", variables, "-o", program, o.Package)
+
 	cmd.Dir = o.Root
 	// The environment may set each of these.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=",
+		"GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off")
+
 	if p != (Platform{}) {
 		cmd.Env = append(cmd.Env, "GOOS="+p.OS, "GOARCH="+p.Arch)
 	}
+
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
@@ -223,9 +240,11 @@ func listed(changes []string) string {
 		}
 		fmt.Fprintf(&text, "\n  %-9s  %s", kind, change[3:])
 	}
+
 	if more := len(changes) - most; more > 0 {
 		fmt.Fprintf(&text, "\n  and %d more", more)
 	}
+
 	text.WriteString("\ncommit, remove or ignore them, or build them with -allow-dirty, which the version shows")
 	return text.String()
 }
@@ -240,22 +259,28 @@ func readCommit(ctx context.Context, root string) (c commit, err error) {
 		}
 		return strings.TrimRight(string(out), "\n")
 	}
+
 	c.hash = git("rev-parse", "HEAD")
 	seconds := git("log", "-1", "--format=%ct")
+
 	// Git may be configured to hide untracked files.
 	for line := range strings.Lines(git("status", "--porcelain", "--untracked-files=normal")) {
 		c.changes = append(c.changes, strings.TrimRight(line, "\n"))
 	}
+
 	tag := git("tag", "--points-at", "HEAD", "--list", "v*", "--sort=-v:refname")
 	if err != nil {
 		return c, err
 	}
+
 	unix, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil {
 		return c, fmt.Errorf("the time of commit %s: %w", c.hash, err)
 	}
+
 	c.time = time.Unix(unix, 0).UTC()
-	if c.version, _, _ = strings.Cut(tag, "\n"); c.version == "" {
+	c.version, _, _ = strings.Cut(tag, "\n")
+	if c.version == "" {
 		// As Go names a commit without a tag.
 		c.version = "v0.0.0-" + c.time.Format("20060102150405") + "-" + c.hash[:12]
 	}

@@ -76,10 +76,15 @@ func relink(page string, to func(target string) string) string {
 	for i := 0; i < len(parts); i += 2 { // between them is code
 		parts[i] = link.ReplaceAllStringFunc(parts[i], func(whole string) string {
 			m := link.FindStringSubmatch(whole)
-			image, text, target, anchor := m[1], m[2], m[3], m[4]
+			image := m[1]
+			text := m[2]
+			target := m[3]
+			anchor := m[4]
+
 			if strings.Contains(target, ":") { // a URL
 				return whole
 			}
+
 			place := to(target)
 			if place == "" {
 				return text

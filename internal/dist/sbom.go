@@ -65,28 +65,41 @@ func writeBOM(path, program string, c commit) error {
 	if err != nil {
 		return err
 	}
+
 	sum, err := checksum(program)
 	if err != nil {
 		return err
 	}
+
 	// Without a package URL: the module path is a placeholder, and readers of bills would look
 	// for the module of another project.
-	main := component{Type: "application", Ref: info.Main.Path + "@" + c.version, Name: info.Main.Path, Version: c.version, Hashes: []hash{{"SHA-256", sum}}}
+	main := component{
+		Type:    "application",
+		Ref:     info.Main.Path + "@" + c.version,
+		Name:    info.Main.Path,
+		Version: c.version,
+		Hashes:  []hash{{"SHA-256", sum}},
+	}
 	list := []component{module("std", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
 		list = append(list, library(m))
 	}
 	slices.SortFunc(list, func(a, b component) int { return cmp.Compare(a.Ref, b.Ref) })
+
 	all := dependency{Ref: main.Ref}
 	dependencies := []dependency{}
 	for _, l := range list {
 		all.DependsOn = append(all.DependsOn, l.Ref)
 		dependencies = append(dependencies, dependency{Ref: l.Ref})
 	}
+
 	text, err := json.MarshalIndent(bom{
-		Format: "CycloneDX", Spec: "1.6", Version: 1,
+		Format:  "CycloneDX",
+		Spec:    "1.6",
+		Version: 1,
 		Metadata: bomMetadata{
-			Timestamp: c.time.Format(time.RFC3339), Component: main,
+			Timestamp:  c.time.Format(time.RFC3339),
+			Component:  main,
 			Properties: append(settings(info), property{"notifyd:commit", c.hash}),
 		},
 		Components: list,

@@ -466,7 +466,8 @@ func (h *Holder) renew(ctx context.Context, t table) error {
 			if err != nil {
 				return err
 			}
-			h.renewals, is = renewals, renewals > 0
+			h.renewals = renewals
+			is = renewals > 0
 		}
 
 		if is {
@@ -602,7 +603,8 @@ func (h *Holder) rebalance(ctx context.Context, t table) (next time.Duration, er
 		}
 
 		m := s.members[h.options.Owner]
-		m.wants, m.layouts = wants, h.options.layoutsOf(wants)
+		m.wants = wants
+		m.layouts = h.options.layoutsOf(wants)
 		s.members[h.options.Owner] = m
 	}
 
@@ -761,7 +763,8 @@ func (h *Holder) arrange(ctx context.Context, s *snapshot) {
 
 		if free {
 			h.arranging = true
-			server, id := h.server, first.id
+			server := h.server
+			id := first.id
 			h.start(func() result {
 				return result{kind: arranging, position: id, server: server, err: h.writer.arrange(ctx, server, name)}
 			})

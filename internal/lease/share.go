@@ -222,7 +222,8 @@ func (p view) exchange(l load, shards map[int64][]int32, a, b int64) (u, v int32
 func (p view) avoidSwaps(plan map[int32]int64) {
 	shards := slices.Sorted(maps.Keys(plan))
 	for _, shard := range shards {
-		owner, to := p.owners[shard], plan[shard]
+		owner := p.owners[shard]
+		to := plan[shard]
 		if p.isFree(shard) || owner == to {
 			continue
 		}
@@ -231,7 +232,8 @@ func (p view) avoidSwaps(plan map[int32]int64) {
 			fits := plan[other] == owner && p.group[other] == p.group[shard]
 			comes := p.isFree(other) || p.owners[other] != owner
 			if fits && comes && p.wantedBy(to, other) {
-				plan[shard], plan[other] = owner, to
+				plan[shard] = owner
+				plan[other] = to
 				break
 			}
 		}

@@ -419,7 +419,8 @@ func (i *identity) replaced() bool { return Replaced(i.before, i.now) }
 // Replaced reports whether another sequence assigns the ids, or the same one was restarted with its table. An altered
 // sequence is the same; ALTER SEQUENCE ... RESTART shows in the ids.
 func Replaced(before, now string) bool {
-	b, n := strings.Fields(before), strings.Fields(now)
+	b := strings.Fields(before)
+	n := strings.Fields(now)
 	if len(b) != 3 || len(n) != 3 {
 		return false
 	}

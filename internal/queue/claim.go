@@ -152,7 +152,8 @@ func (c *claim) record(p *share, answers []dispatch.Answer) {
 			continue
 		}
 
-		r, e := c.unfinishedOf(work), entryOf(&c.work[work], p.lane.Destination(), a)
+		r := c.unfinishedOf(work)
+		e := entryOf(&c.work[work], p.lane.Destination(), a)
 		if a.Verdict == dispatch.VerdictReleased {
 			r.returned = append(r.returned, returnedDelivery{p.lane, e})
 		} else {
@@ -221,7 +222,8 @@ func (c *claim) observeSlow(atLeast time.Duration) {
 // settlement returns what to write, the first fresh event that each lane left untouched, and whether stored
 // deliveries are untouched.
 func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlement, left map[dispatch.QueueLane]int64, rows bool) {
-	s, left = &Settlement{Done: make([]int64, 0, len(c.work)), Acknowledged: c.acknowledged}, make(map[dispatch.QueueLane]int64)
+	s = &Settlement{Done: make([]int64, 0, len(c.work)), Acknowledged: c.acknowledged}
+	left = make(map[dispatch.QueueLane]int64)
 
 	for i := range c.work {
 		w := &c.work[i]
@@ -242,7 +244,8 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlem
 				s.Deferred = append(s.Deferred, w.Event.ID)
 			}
 			e := w.Entry("", r.state)
-			e.Delay, e.Own = w.Delay, r.state == deliveries.Retry
+			e.Delay = w.Delay
+			e.Own = r.state == deliveries.Retry
 			s.Put = append(s.Put, e)
 		case w.Missing:
 			s.Put = append(s.Put, r.put...)
@@ -263,7 +266,8 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.QueueLane) (s *Settlem
 
 // returnWork records that a lane does not take a work now.
 func (c *claim) returnWork(work int, l dispatch.QueueLane, passed map[dispatch.QueueLane]int64) {
-	w, r := &c.work[work], c.unfinishedOf(work)
+	w := &c.work[work]
+	r := c.unfinishedOf(work)
 	r.returned = append(r.returned, returnedDelivery{l, w.Entry(l.Destination().Name, deliveries.Retry)})
 	if w.Fresh {
 		keepFirst(passed, l, w.Event.ID)
@@ -306,12 +310,15 @@ func (r *unfinished) untouched(w *Work, lanesOf func(*Work) []dispatch.QueueLane
 // entryOf returns the row of a delivery that did not succeed.
 func entryOf(w *Work, d *dispatch.Destination, a *dispatch.Answer) deliveries.Entry {
 	e := w.Entry(d.Name, deliveries.Retry)
-	e.Failures, e.Delay = a.Failures, a.Delay
+	e.Failures = a.Failures
+	e.Delay = a.Delay
 	if a.Verdict == dispatch.VerdictDead {
-		e.State, e.ReportTo = deliveries.Dead, d.OnDead.To
+		e.State = deliveries.Dead
+		e.ReportTo = d.OnDead.To
 	}
 	if a.Err != nil {
-		e.Class, e.Err = a.Class.String(), a.Err.Error()
+		e.Class = a.Class.String()
+		e.Err = a.Err.Error()
 	}
 	return e
 }

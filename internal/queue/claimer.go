@@ -116,7 +116,8 @@ func (c *claimer) abandon(ctx context.Context, pauses store.Pauses, err error) {
 	}
 
 	if held := c.held; held != nil {
-		c.held, c.shares = nil, make(map[dispatch.QueueLane]*share)
+		c.held = nil
+		c.shares = make(map[dispatch.QueueLane]*share)
 		held.withdraw()
 		c.awaitRunning(held)
 		c.e.leases.hold(held, err)
@@ -336,7 +337,8 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 		work := int(p.works[i])
 		switch w := &held.work[work]; {
 		case wait == 0:
-			p.works[n], p.events[n] = p.works[i], p.events[i]
+			p.works[n] = p.works[i]
+			p.events[n] = p.events[i]
 			n++
 			continue
 		case wait == dispatch.NotEvaluated:
@@ -345,7 +347,9 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 		case p.lane.Destination().RateKey != nil:
 			r := held.unfinishedOf(work)
 			later := w.Entry(p.lane.Destination().Name, deliveries.Retry)
-			later.Delay, later.Class, later.Err = wait, delivery.ClassDestination.String(), dispatch.ErrLimited.Error()
+			later.Delay = wait
+			later.Class = delivery.ClassDestination.String()
+			later.Err = dispatch.ErrLimited.Error()
 			r.put = append(r.put, later)
 		default:
 			held.returnWork(work, p.lane, passed)
@@ -354,7 +358,8 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 	}
 
 	clear(p.events[n:])
-	p.works, p.events = p.works[:n], p.events[:n]
+	p.works = p.works[:n]
+	p.events = p.events[:n]
 }
 
 // share returns the claim's share for a lane. A new share reserves capacity for the rest of the claim, from the given
@@ -367,7 +372,10 @@ func (c *claimer) share(held *claim, l dispatch.QueueLane, from int) *share {
 	}
 	if p.claim != held {
 		n := len(held.work) - from
-		p.claim, p.reserved, p.works, p.events = held, l.Reserve(dispatch.Request{N: n}), p.works[:0], p.batch.Alloc(n)
+		p.claim = held
+		p.reserved = l.Reserve(dispatch.Request{N: n})
+		p.works = p.works[:0]
+		p.events = p.batch.Alloc(n)
 		p.finished.Store(false)
 		p.handed = false
 		held.shares = append(held.shares, p)
@@ -398,7 +406,8 @@ const hurryAfter = time.Millisecond
 // wait returns when the fast lanes have answered, when the lock budget ends, or when this claimer is needed
 // elsewhere: an event that a notification has just named must not wait for the handlers of another event.
 func (c *claimer) wait(held *claim) {
-	begin, lockBudget := time.Now(), c.e.limits.LockBudget
+	begin := time.Now()
+	lockBudget := c.e.limits.LockBudget
 	budget := time.NewTimer(lockBudget)
 	defer budget.Stop()
 	hurry := c.e.sched.hurry
@@ -459,7 +468,8 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		c.e.report(c.answers, again)
 		until := c.e.work //nolint:contextcheck // until Drain cancels the deliveries
 		if !store.IsDown(again) {
-			until, unexplained = ctx, false
+			until = ctx
+			unexplained = false
 		}
 		if until.Err() != nil {
 			c.log.ErrorContext(ctx, "results not recorded", "err", again, "events", len(held.work))

@@ -24,7 +24,8 @@ func (t *counters) events(n int) {
 }
 
 func (t *counters) stats(to *observe.Stats) {
-	to.Claims, to.Claimed = t.claims, t.found
+	to.Claims = t.claims
+	to.Claimed = t.found
 	to.ByID = t.queries[SourceIDs]
 	to.Sweeps = t.queries[SourceSweep]
 	to.Due = t.queries[SourceDue]

@@ -192,7 +192,9 @@ func (e *Engine) Claims() bool { return e.claiming.Load() > 0 }
 
 // Stats adds the figures of the queue.
 func (e *Engine) Stats(s *observe.Stats) {
-	s.Mode, s.Fenced, s.Leases = observe.ModeQueue, e.leases.fenced.Load(), e.leases.stats()
+	s.Mode = observe.ModeQueue
+	s.Fenced = e.leases.fenced.Load()
+	s.Leases = e.leases.stats()
 	e.sched.stats(s)
 }
 

@@ -17,7 +17,8 @@ func (i *idle) allBusy() bool { return len(i.waiting)+i.woken == 0 }
 func (i *idle) wait(mu *sync.Mutex) {
 	var turn chan struct{}
 	if n := len(i.spare); n > 0 {
-		turn, i.spare = i.spare[n-1], i.spare[:n-1]
+		turn = i.spare[n-1]
+		i.spare = i.spare[:n-1]
 	} else {
 		turn = make(chan struct{}, 1)
 	}

@@ -275,7 +275,10 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) (rest []late
 
 	if len(refused) < len(results) {
 		ls.alone = 0
-	} else if ls.alone += len(refused); err == nil && ls.alone > maxAlone {
+	} else {
+		ls.alone += len(refused)
+	}
+	if err == nil && ls.alone > maxAlone {
 		err = refused[0].Err
 	}
 
@@ -353,7 +356,9 @@ func (ls *leases) renew(ctx context.Context) {
 			ls.lost.Add(1)
 			if l.row != nil {
 				again := l.entry
-				again.State, again.Class, again.Err = deliveries.Retry, delivery.ClassRelay.String(), "the handler ignored the end of its context"
+				again.State = deliveries.Retry
+				again.Class = delivery.ClassRelay.String()
+				again.Err = "the handler ignored the end of its context"
 				ls.answerRow(l, again, dispatch.VerdictFailed)
 			}
 			continue

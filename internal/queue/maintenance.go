@@ -208,7 +208,8 @@ func (k *Maintenance) Reroute(ctx context.Context, match func(string) bool) (n i
 			return n, false, k.refused
 		}
 
-		k.walk.listed, k.walk.after = false, math.MinInt64
+		k.walk.listed = false
+		k.walk.after = math.MinInt64
 	}
 	return n, true, cmp.Or(k.walk.refused, k.refused)
 }

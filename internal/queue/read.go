@@ -140,7 +140,8 @@ func (s *Session) claim(ctx context.Context, q Query, c wire.Care) (claimed Clai
 			claimed.Cut = true // read on, but drop the rest
 			return nil
 		}
-		claimed.Work, claimed.Bytes = append(claimed.Work, Work{Fresh: q.Source != SourceDue}), claimed.Bytes+size
+		claimed.Work = append(claimed.Work, Work{Fresh: q.Source != SourceDue})
+		claimed.Bytes += size
 		w := &claimed.Work[len(claimed.Work)-1]
 		if w.Fresh {
 			return d.Event(&w.Row, values)
@@ -182,9 +183,11 @@ func (s *Session) queueClaim(f *flight, q Query, c wire.Care) {
 		if q.Highest {
 			f.send(stmtHighest, nil, nil, wire.AllBinary())
 		}
-		name, args := stmtSweep, [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
+		name := stmtSweep
+		args := [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
 		if len(q.Skip)+len(q.Except) > 0 {
-			name, args = stmtSweepSkip, append(args, wire.TextArray(q.Skip), wire.AppendInt8Array(nil, q.Except))
+			name = stmtSweepSkip
+			args = append(args, wire.TextArray(q.Skip), wire.AppendInt8Array(nil, q.Except))
 		}
 		send(name, args, wire.EventFormats())
 	case SourceDue:
@@ -212,7 +215,8 @@ func readSnapshot(f *flight, c *Claimed) error {
 	return f.each(func(values [][]byte) error {
 		low, err := wire.DecodeInt8(values[0])
 		high, herr := wire.DecodeInt8(values[1])
-		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned: only the bits matter
+		c.Xmin = uint64(low)  //nolint:gosec // xid8 is unsigned: only the bits matter
+		c.Xmax = uint64(high) //nolint:gosec // the same
 		err = cmp.Or(err, herr)
 		if err == nil && len(values) > 2 {
 			err = readOpenWriters(values[2:], c)

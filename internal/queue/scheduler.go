@@ -79,7 +79,8 @@ func newScheduler(limits engine.Limits, lanes []dispatch.QueueLane, route routes
 	s.timer = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.poll = relay.PollEvery
 	s.sweep.begin(sweepFull)
-	relay.Settle, relay.Changed = s.settle, s.changed
+	relay.Settle = s.settle
+	relay.Changed = s.changed
 	return s
 }
 
@@ -290,7 +291,8 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 	}
 
 	if !now.Before(s.due.nextPoll) {
-		s.due.now, s.due.nextPoll = true, now.Add(s.limits.PollInterval)
+		s.due.now = true
+		s.due.nextPoll = now.Add(s.limits.PollInterval)
 	}
 
 	q := Query{
@@ -299,7 +301,8 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 	}
 	q.Upto, q.step = s.idLimit.upto(q.After, math.MaxInt64)
 	// The next sweep can skip these events.
-	q.Highest, q.OpenWriters = len(q.Skip) > 0, s.sweep.writers.any() || s.idLimit.ids > 0
+	q.Highest = len(q.Skip) > 0
+	q.OpenWriters = s.sweep.writers.any() || s.idLimit.ids > 0
 	if q.Limit > 0 {
 		s.sweeping = true
 		return q, true
@@ -375,7 +378,8 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 
 		g := s.lagged[l]
 		s.turns.lags++
-		g.served, g.returned = s.turns.lags, math.MaxInt64
+		g.served = s.turns.lags
+		g.returned = math.MaxInt64
 		s.sweeping = true
 
 		// Unknown types may be for this lane. Events beyond the common sweep are left to the common sweep.
@@ -642,7 +646,8 @@ func (s *scheduler) failedLocked(q *Query, err error) {
 
 func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 	now := time.Now()
-	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
+	last := q.After
+	full := c.Cut || len(c.Work) >= q.Limit
 	if s.idLimit.ids > 0 {
 		s.idLimit.took(q, now.Sub(q.asked), c.LastID)
 	}

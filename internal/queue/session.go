@@ -197,7 +197,8 @@ func (s *Session) connect(ctx context.Context) error {
 		return err
 	}
 
-	s.conn, s.careful = conn, make(map[int]bool)
+	s.conn = conn
+	s.careful = make(map[int]bool)
 	return nil
 }
 

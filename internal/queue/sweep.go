@@ -69,7 +69,8 @@ func (w *watermark) runBegins(now time.Time, ended uint64, settle time.Duration)
 func (w *watermark) runEnded() {
 	if w.over {
 		w.id = max(w.id, w.next)
-		w.xid, w.over = 0, false
+		w.xid = 0
+		w.over = false
 	}
 }
 
@@ -114,7 +115,8 @@ func (s *sweep) begin(kind sweepKind) {
 
 // setPolling records whether the relay polls. A sweep from the low watermark follows in either case.
 func (s *sweep) setPolling(polling bool) {
-	s.polling, s.restUntil = polling, time.Time{}
+	s.polling = polling
+	s.restUntil = time.Time{}
 	s.begin(sweepLow)
 }
 
@@ -128,13 +130,15 @@ func (s *sweep) due(now time.Time) bool {
 
 // start chooses where the next claim begins. It reports whether a new run begins.
 func (s *sweep) start(now time.Time) bool {
-	s.began, s.before = now, s.head
+	s.began = now
+	s.before = s.head
 
 	if s.active && s.wanted <= s.kind {
 		return false // the requested run follows this one
 	}
 
-	kind, requested := sweepHead, s.wanted != sweepNone
+	kind := sweepHead
+	requested := s.wanted != sweepNone
 	switch {
 	case requested:
 		kind = s.wanted
@@ -156,7 +160,8 @@ func (s *sweep) start(now time.Time) bool {
 	case sweepFull:
 		s.cursor = beforeAll
 		if s.full.begun {
-			s.cursor, s.full.again = s.full.after, s.full.again || requested
+			s.cursor = s.full.after
+			s.full.again = s.full.again || requested
 		}
 	case sweepLow:
 		s.cursor = s.low.id
@@ -205,7 +210,8 @@ type restart struct{ head, last int64 }
 
 // examine processes the snapshot of a claim of the common sweep.
 func (s *sweep) examine(now time.Time, q *Query, c *Claimed) {
-	s.xmin, s.writers.ended = c.Xmin, c.Xmin
+	s.xmin = c.Xmin
+	s.writers.ended = c.Xmin
 	if q.OpenWriters {
 		s.rewindEnded(c.Open)
 		if s.writers.stuck {
@@ -259,8 +265,10 @@ func (s *sweep) restarted(q *Query, c *Claimed) *restart {
 	}
 
 	r := &restart{head: s.before, last: *c.LastID}
-	s.head, s.before = r.last, r.last
-	s.near, s.low = watermark{}, watermark{}
+	s.head = r.last
+	s.before = r.last
+	s.near = watermark{}
+	s.low = watermark{}
 	s.writers = openWriters{ended: s.writers.ended}
 	s.begin(sweepFull)
 
@@ -271,7 +279,8 @@ func (s *sweep) restarted(q *Query, c *Claimed) *restart {
 // types, and the lane's sweep continued after its last position. So neither has seen events that were committed late.
 func (s *sweep) rewind(low int64) {
 	for _, w := range []*watermark{&s.near, &s.low} {
-		w.id, w.over = min(w.id, low), false
+		w.id = min(w.id, low)
+		w.over = false
 	}
 	s.begin(sweepLow)
 }

@@ -128,7 +128,8 @@ func (h *withheldRows) settled(ctx context.Context, c *claim, s *Settlement, ref
 		waits[r.Item] = r.Err
 	}
 
-	before, all := len(h.rows), s.rows()
+	before := len(h.rows)
+	all := s.rows()
 	for _, r := range all {
 		if row := h.rows[r]; row != nil && waits[r] == nil {
 			row.leased(nil)

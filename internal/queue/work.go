@@ -93,7 +93,8 @@ func (q *Query) most() int {
 
 // atMost returns the query bounded to n events.
 func (q Query) atMost(n int) Query {
-	q.IDs, q.Limit = q.IDs[:min(n, len(q.IDs))], n
+	q.IDs = q.IDs[:min(n, len(q.IDs))]
+	q.Limit = n
 	return q
 }
 
@@ -265,7 +266,8 @@ func (s *Settlement) runs() bool {
 func (s *Settlement) lost() *Settlement {
 	rest := &Settlement{Done: s.Done}
 	if len(s.Put) == 0 { // an entry of Remove may belong to a delivery that Put has split up: write both or neither
-		rest.Remove, rest.Acknowledged = s.Remove, s.Acknowledged
+		rest.Remove = s.Remove
+		rest.Acknowledged = s.Acknowledged
 	}
 	return rest
 }

@@ -76,7 +76,8 @@ func (s *Sender) FindNow() { s.findAt = time.Time{} }
 
 // Find looks for a replay that was requested or has ended, if a search is due.
 func (s *Sender) Find(ctx context.Context, conn *session.Conn) error {
-	now, d := time.Now(), s.shard.Lane.Destination()
+	now := time.Now()
+	d := s.shard.Lane.Destination()
 	if now.Before(s.findAt) || d.Shard > 0 { // the first shard sends the replay
 		return nil
 	}
@@ -196,7 +197,8 @@ func (s *Sender) Next(ctx context.Context, conn *session.Conn, live Live) (p *di
 
 // nextBatch returns the next read or returned events.
 func (s *Sender) nextBatch() (p *dispatch.Batch, caughtUp bool) {
-	r, now := s.active, time.Now()
+	r := s.active
+	now := time.Now()
 	n := r.pace.allow(now, min(len(r.flight.Returned), s.shard.Limits.Batch))
 	if n == 0 || now.Before(r.limitedUntil) {
 		return nil, false
@@ -214,7 +216,8 @@ func (s *Sender) nextBatch() (p *dispatch.Batch, caughtUp bool) {
 	}
 
 	r.pace.sent(n)
-	all, repeats := r.flight.Returned[:n], r.repeats()
+	all := r.flight.Returned[:n]
+	repeats := r.repeats()
 	p = r.flight.Batch()
 	r.highestHanded = max(r.highestHanded, all[n-1].Event.ID)
 	p.Fill(append(p.Alloc(n), all...))
@@ -253,7 +256,8 @@ func (s *Sender) read(ctx context.Context, conn *session.Conn, live Live) (did b
 
 	capacity := live.FreeBytes - r.flight.Bytes - flight.Size(r.flight.Returned)
 	upto := min(r.lastID, live.Head)
-	was, gaps := r.reader.Head(), r.reader.Gaps()
+	was := r.reader.Head()
+	gaps := r.reader.Gaps()
 	hasRead := upto < was || upto == was && gaps.Len() == 0
 	if capacity <= 0 || hasRead {
 		return false, nil
@@ -397,7 +401,8 @@ func (s *Sender) Written(c *Progress) {
 
 // Due returns when the replay may continue by its rate, or read again, if that is before at.
 func (s *Sender) Due(at time.Time) time.Time {
-	r, now := s.active, time.Now()
+	r := s.active
+	now := time.Now()
 	if r == nil || r.stopped {
 		return at
 	}

@@ -31,14 +31,16 @@ func Check(pattern string) error {
 // Best returns the index of the pattern that routes an event type, -1 if none matches: the
 // type itself, else the longest prefix, else "*". The patterns must be valid.
 func Best(patterns []string, eventType string) int {
-	best, length := -1, -1
+	best := -1
+	length := -1
 	for i, p := range patterns {
 		prefix, isPrefix := strings.CutSuffix(p, "*")
 		switch {
 		case p == eventType && !isPrefix:
 			return i
 		case isPrefix && len(prefix) > length && strings.HasPrefix(eventType, prefix):
-			best, length = i, len(prefix)
+			best = i
+			length = len(prefix)
 		}
 	}
 	return best

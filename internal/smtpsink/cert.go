@@ -23,6 +23,7 @@ func selfSigned() (tls.Certificate, []byte, error) {
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber:          big.NewInt(now.UnixNano()),
@@ -36,10 +37,12 @@ func selfSigned() (tls.Certificate, []byte, error) {
 		DNSNames:              []string{"localhost"},
 		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, text, nil
 }

@@ -22,20 +22,25 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s := l.sink
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	c := &lineConn{Conn: raw, sink: s, stopped: s.stopped, closed: make(chan struct{})}
 	if s.opts.TLS == ImplicitTLS {
 		c.upgrade()
 	}
+
 	c.r = bufio.NewReader(c.Conn)
 	s.conns[c] = struct{}{}
 	s.accepted++
 	s.announce()
+
 	if s.server == nil { // accepted during Close
 		go func() { _ = c.Close() }()
 	}
+
 	return c, nil
 }
 
@@ -75,12 +80,14 @@ func (c *lineConn) Close() error {
 	var err error
 	c.once.Do(func() {
 		close(c.closed)
+
 		s := c.sink
 		s.mu.Lock()
 		conn := c.Conn
 		delete(s.conns, c)
 		s.announce()
 		s.mu.Unlock()
+
 		if t, ok := conn.(*tls.Conn); ok {
 			conn = t.NetConn() // a TLS goodbye could block
 		}
@@ -96,11 +103,13 @@ func (c *lineConn) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+
 		if c.inData {
 			c.inData = line != ".\r\n"
 			c.rest = []byte(line)
 			break
 		}
+
 		pass, err := c.command(line)
 		if err != nil {
 			return 0, err
@@ -109,6 +118,7 @@ func (c *lineConn) Read(p []byte) (int, error) {
 			c.rest = []byte(line)
 		}
 	}
+
 	n := copy(p, c.rest)
 	c.rest = c.rest[n:]
 	return n, nil
@@ -124,10 +134,12 @@ func (c *lineConn) command(line string) (pass bool, err error) {
 	if stage == Auth {
 		c.sink.login()
 	}
+
 	answered, err := c.fault(stage, line)
 	if err != nil || answered {
 		return false, err
 	}
+
 	c.ehlo = stage == Ehlo
 	if stage == STLS && !c.tls && c.sink.opts.TLS == StartTLS {
 		if _, err := io.WriteString(c.Conn, "220 2.0.0 Ready to start TLS\r\n"); err != nil {
@@ -148,19 +160,23 @@ func (c *lineConn) fault(stage Stage, text string) (answered bool, err error) {
 	if !ok {
 		return false, nil
 	}
+
 	if err := c.pause(f); err != nil {
 		return true, err
 	}
+
 	if reply := f.reply(); reply != "" {
 		if _, err := io.WriteString(c.Conn, reply); err != nil {
 			return true, err
 		}
 		answered = true
 	}
+
 	if f.Drop || f.Code == 421 {
 		_ = c.Close()
 		return true, io.EOF
 	}
+
 	return answered, nil
 }
 
@@ -169,6 +185,7 @@ func (c *lineConn) pause(f Fault) error {
 	if f.Delay <= 0 && !f.Hang {
 		return nil
 	}
+
 	var timeout <-chan time.Time
 	if f.Hang {
 		c.sink.hang(1)
@@ -178,6 +195,7 @@ func (c *lineConn) pause(f Fault) error {
 		defer t.Stop()
 		timeout = t.C
 	}
+
 	// A client that gives up closes its side, which Peek notices. The client must
 	// not send anything while it waits for an answer.
 	gone := make(chan struct{})
@@ -190,6 +208,7 @@ func (c *lineConn) pause(f Fault) error {
 		<-gone
 		_ = c.SetReadDeadline(time.Time{})
 	}()
+
 	select {
 	case <-timeout:
 		return nil
@@ -215,14 +234,18 @@ func (c *lineConn) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 	}
+
 	if strings.HasPrefix(string(p), "354") {
 		c.inData = true
 	}
+
 	out := string(p)
-	if c.ehlo && strings.HasPrefix(out, "250-") && !c.tls && c.sink.opts.TLS == StartTLS {
+	offersTLS := c.sink.opts.TLS == StartTLS && !c.tls
+	if c.ehlo && offersTLS && strings.HasPrefix(out, "250-") {
 		out += "250-STARTTLS\r\n"
 	}
 	c.ehlo = false
+
 	if _, err := io.WriteString(c.Conn, out); err != nil {
 		return 0, err
 	}

@@ -82,11 +82,13 @@ func (s *Sink) Failed() int {
 func (s *Sink) take(stage Stage, text string, mails int) (Fault, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for i := range s.faults {
 		f := s.faults[i]
 		if f.Stage != stage || !contains(text, f.Match) || mails < f.Mails {
 			continue
 		}
+
 		switch {
 		case f.Times == Always:
 		case f.Times > 1:

@@ -55,6 +55,7 @@ func (m Mail) Parse() (*Message, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smtpsink: reading the mail: %w", err)
 	}
+
 	var dec mime.WordDecoder
 	text := func(key string) string {
 		s, err := dec.DecodeHeader(msg.Header.Get(key))
@@ -63,14 +64,21 @@ func (m Mail) Parse() (*Message, error) {
 		}
 		return s
 	}
+
 	out := &Message{
-		Header: msg.Header, Subject: text("Subject"), From: text("From"), To: text("To"), Cc: text("Cc"),
+		Header:    msg.Header,
+		Subject:   text("Subject"),
+		From:      text("From"),
+		To:        text("To"),
+		Cc:        text("Cc"),
 		MessageID: msg.Header.Get("Message-Id"),
 	}
+
 	out.MediaType, _, err = mime.ParseMediaType(msg.Header.Get("Content-Type"))
 	if err != nil {
 		return nil, fmt.Errorf("smtpsink: the content type: %w", err)
 	}
+
 	err = out.part(msg.Header.Get("Content-Type"), msg.Header.Get("Content-Transfer-Encoding"), msg.Body)
 	return out, err
 }
@@ -82,34 +90,26 @@ func (m *Message) part(contentType, encoding string, body io.Reader) error {
 		return fmt.Errorf("smtpsink: the content type of a part: %w", err)
 	}
 	if strings.HasPrefix(media, "multipart/") {
-		parts := multipart.NewReader(body, params["boundary"])
-		for {
-			p, err := parts.NextRawPart()
-			if err == io.EOF {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("smtpsink: a part: %w", err)
-			}
-			if err := m.part(p.Header.Get("Content-Type"), p.Header.Get("Content-Transfer-Encoding"), p); err != nil {
-				return err
-			}
-		}
+		return m.parts(multipart.NewReader(body, params["boundary"]))
 	}
+
 	if len(m.Parts) >= maxParts {
 		return fmt.Errorf("smtpsink: the mail has more than %d parts", maxParts)
 	}
 	m.Parts = append(m.Parts, media)
+
 	switch strings.ToLower(encoding) {
 	case "quoted-printable":
 		body = quotedprintable.NewReader(body)
 	case "base64":
 		body = base64.NewDecoder(base64.StdEncoding, body)
 	}
+
 	data, err := io.ReadAll(body)
 	if err != nil {
 		return fmt.Errorf("smtpsink: decoding a part: %w", err)
 	}
+
 	text := strings.TrimSuffix(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n")
 	switch {
 	case media == "text/plain" && m.Text == "":
@@ -118,4 +118,21 @@ func (m *Message) part(contentType, encoding string, body io.Reader) error {
 		m.HTML = text
 	}
 	return nil
+}
+
+// parts reads the parts inside a part.
+func (m *Message) parts(inside *multipart.Reader) error {
+	for {
+		p, err := inside.NextRawPart()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("smtpsink: a part: %w", err)
+		}
+
+		if err := m.part(p.Header.Get("Content-Type"), p.Header.Get("Content-Transfer-Encoding"), p); err != nil {
+			return err
+		}
+	}
 }

@@ -51,20 +51,26 @@ func (s *session) Data(r io.Reader) error {
 	if err != nil {
 		return err
 	}
+
 	m := s.mail
-	m.Data, m.ReceivedAt = data, time.Now()
+	m.Data = data
+	m.ReceivedAt = time.Now()
+
 	f, ok := s.conn.sink.take(DataEnd, string(data), s.conn.mails)
 	if !ok || f.Code == 0 {
 		s.conn.mails++
 		s.conn.sink.record(m)
 	}
+
 	if !ok {
 		return nil
 	}
+
 	if err := s.conn.pause(f); err != nil {
 		_ = s.conn.Close()
 		return err
 	}
+
 	if reply := f.reply(); reply != "" {
 		if f.Drop || f.Code == 421 {
 			_, _ = io.WriteString(s.conn.Conn, reply) // the client may be gone
@@ -72,6 +78,7 @@ func (s *session) Data(r io.Reader) error {
 		}
 		return &smtp.SMTPError{Code: f.Code, EnhancedCode: smtp.NoEnhancedCode, Message: f.text()}
 	}
+
 	if f.Drop {
 		_ = s.conn.Close()
 	}
@@ -99,6 +106,7 @@ func (s *session) Auth(mech string) (sasl.Server, error) {
 		s.user = user
 		return nil
 	}
+
 	switch mech {
 	case xoauth2:
 		return tokenServer(func(text string) error {
@@ -146,6 +154,7 @@ func (l *loginServer) Next(response []byte) (challenge []byte, done bool, err er
 		l.step++
 	}
 	l.step++
+
 	switch l.step {
 	case 1:
 		return []byte("Username:"), false, nil

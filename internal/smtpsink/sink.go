@@ -87,15 +87,20 @@ func Start(opts Options) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smtpsink: %w", err)
 	}
+
 	s := &Sink{
-		opts: opts, cert: cert, pem: pem,
-		conns: make(map[*lineConn]struct{}), changed: make(chan struct{}),
-		faults: slices.Clone(opts.Faults),
+		opts:    opts,
+		cert:    cert,
+		pem:     pem,
+		conns:   make(map[*lineConn]struct{}),
+		changed: make(chan struct{}),
+		faults:  slices.Clone(opts.Faults),
 	}
 	l, err := s.listen("")
 	if err != nil {
 		return nil, fmt.Errorf("smtpsink: %w", err)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serve(l)
@@ -119,6 +124,7 @@ func (s *Sink) Restart() error {
 	if s.server != nil {
 		return errors.New("smtpsink: the server is running")
 	}
+
 	l, err := s.listen(s.addr)
 	if err != nil {
 		return fmt.Errorf("smtpsink: %w", err)
@@ -131,12 +137,15 @@ func (s *Sink) Restart() error {
 func (s *Sink) serve(l net.Listener) {
 	s.addr = l.Addr().String()
 	s.listener = l
-	s.stopped, s.served = make(chan struct{}), make(chan struct{})
+	s.stopped = make(chan struct{})
+	s.served = make(chan struct{})
+
 	s.server = smtp.NewServer(smtp.BackendFunc(newSession))
 	s.server.Domain = "sink.example"
 	s.server.AllowInsecureAuth = true // lineConn does the TLS, go-smtp sees none
 	s.server.ErrorLog = log.New(io.Discard, "", 0)
 	s.server.EnableSMTPUTF8 = !s.opts.NoSMTPUTF8
+
 	go func(server *smtp.Server, served chan struct{}) {
 		defer close(served)
 		_ = server.Serve(&listener{Listener: l, sink: s}) // fails when it is closed, and only then
@@ -148,24 +157,30 @@ func (s *Sink) serve(l net.Listener) {
 // does nothing.
 func (s *Sink) Close() error {
 	s.mu.Lock()
-	server, served := s.server, s.served
+	server := s.server
+	served := s.served
 	s.server = nil
 	if server == nil {
 		s.mu.Unlock()
 		return nil
 	}
+
 	close(s.stopped)
 	err := s.listener.Close()
+
 	open := make([]*lineConn, 0, len(s.conns))
 	for c := range s.conns {
 		open = append(open, c)
 	}
 	s.mu.Unlock()
+
 	for _, c := range open {
 		_ = c.Close()
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout) //nolint:forbidigo // bounds the teardown
 	defer cancel()
+
 	<-served
 	if serr := server.Shutdown(ctx); serr != nil && !errors.Is(serr, net.ErrClosed) {
 		return fmt.Errorf("smtpsink: %w", serr)
@@ -265,11 +280,13 @@ func (s *Sink) WaitHanging(ctx context.Context, n int) error {
 func (s *Sink) until(ctx context.Context, done func() bool) error {
 	for {
 		s.mu.Lock()
-		ok, changed := done(), s.changed
+		ok := done()
+		changed := s.changed
 		s.mu.Unlock()
 		if ok {
 			return nil
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -124,7 +124,13 @@ const (
 type list []Attention
 
 func (l *list) add(severity Severity, kind Kind, destination, cure, format string, args ...any) {
-	*l = append(*l, Attention{Severity: severity, Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure, Kind: kind})
+	*l = append(*l, Attention{
+		Severity:    severity,
+		Destination: destination,
+		Text:        fmt.Sprintf(format, args...),
+		Cure:        cure,
+		Kind:        kind,
+	})
 }
 
 // sorted returns the problems, the most severe first.
@@ -135,29 +141,19 @@ func (l list) sorted() list {
 
 // attention lists the problems that do not fix themselves.
 func (s *Status) attention() (all list) {
-	switch {
-	case len(s.Schema.Elsewhere) > 0:
-		all.add(Error, KindTables, "", "set database.schema (or --schema), or run notifyd migrate for another outbox",
-			"The schema %s has no tables of notifyd, and schema %s has.", s.Schema.Name, strings.Join(s.Schema.Elsewhere, ", "))
-	case s.Schema.Version < s.Schema.Latest:
-		all.add(Error, KindTables, "", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
-	case s.Schema.Version > s.Schema.Latest:
-		all.add(Error, KindTables, "", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
-	}
-	if h := s.Schema.Home; h != nil {
-		all.add(Error, KindTables, "", "notifyd adopt", "The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", h.Is, h.Here)
-	}
-	if len(s.Relays) == 0 && s.Schema.Home == nil && s.Backlog.Oldest != nil && !s.Relay.isCutOff() {
-		all.add(Error, KindTables, "", "notifyd run", "No relay uses this database, and events wait.")
-	}
+	all = s.tablesAttention()
 	for _, r := range s.Relays {
 		if p := r.Program; p != nil && p.Refused != "" {
-			all.add(Warning, KindReload, "", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.", p.Host, p.Process, p.Refused)
+			all.add(Warning, KindReload, "", "fix the file, then notifyd reload on that host",
+				"The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.",
+				p.Host, p.Process, p.Refused)
 		}
 	}
 	all = append(all, s.Relay.attention()...)
+
 	if n := s.Backlog.Missing; n.N > 0 {
-		all.add(Warning, KindMissing, "", engine.MissingCure, "The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
+		all.add(Warning, KindMissing, "", engine.MissingCure,
+			"The events of %s are missing from outbox_events.", counted(n, "stored delivery"))
 	}
 	for _, name := range s.names() {
 		all = append(all, s.ofDestination(name)...)
@@ -165,20 +161,53 @@ func (s *Status) attention() (all list) {
 	return append(all, s.unrouted()...)
 }
 
+// tablesAttention lists the problems that concern the whole outbox.
+func (s *Status) tablesAttention() (all list) {
+	switch {
+	case len(s.Schema.Elsewhere) > 0:
+		all.add(Error, KindTables, "", "set database.schema (or --schema), or run notifyd migrate for another outbox",
+			"The schema %s has no tables of notifyd, and schema %s has.", s.Schema.Name, strings.Join(s.Schema.Elsewhere, ", "))
+	case s.Schema.Version < s.Schema.Latest:
+		all.add(Error, KindTables, "", "notifyd migrate",
+			"The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+	case s.Schema.Version > s.Schema.Latest:
+		all.add(Error, KindTables, "", "upgrade notifyd",
+			"The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+	}
+
+	if h := s.Schema.Home; h != nil {
+		all.add(Error, KindTables, "", "notifyd adopt",
+			"The outbox is a copy: its home is %v, and this is %v. No relay delivers from here.", h.Is, h.Here)
+	}
+
+	isUnused := len(s.Relays) == 0 && !s.Relay.isCutOff()
+	if isUnused && s.Schema.Home == nil && s.Backlog.Oldest != nil {
+		all.add(Error, KindTables, "", "notifyd run", "No relay uses this database, and events wait.")
+	}
+	return all
+}
+
 // attention lists the relay's hangs, and the refusals of the database. The relay may be nil.
 func (r *Relay) attention() (all list) {
 	if r == nil {
 		return nil
 	}
+
 	if r.Outage != "" {
 		all.add(Error, KindRelay, "", "see that the relay's host reaches the database; the relay continues when it is back",
 			"The relay at %s delivers nothing: %s.", r.Address, r.Outage)
 	}
+
 	for _, text := range r.Withheld {
-		all.add(Error, KindRelay, "", store.Cure(stateIn(text)), "Outcomes of single events cannot be recorded by the relay at %s, which does not deliver these events again: %s.", r.Address, text)
+		all.add(Error, KindRelay, "", store.Cure(stateIn(text)),
+			"Outcomes of single events cannot be recorded by the relay at %s, which does not deliver these events again: %s.",
+			r.Address, text)
 	}
 	for _, code := range r.Refused {
-		all.add(Error, KindRelay, "", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
+		all.add(Error, KindRelay, "", store.Cure(code),
+			"The database refuses statements of the relay at %s with SQLSTATE %s: "+
+				"the relay delivers nothing that it cannot record. The relay's log has the whole answer.",
+			r.Address, code)
 	}
 	for _, reason := range r.Hangs {
 		all.add(Error, KindRelay, "", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
@@ -200,8 +229,12 @@ func stateIn(text string) string {
 
 // ofDestination lists the problems of one destination.
 func (s *Status) ofDestination(name string) (all list) {
-	d, r := s.Backlog.Destination(name), s.destination(name)
-	waits, left := d.Waiting(), remaining(&s.Backlog, name)
+	d := s.Backlog.Destination(name)
+	waits := d.Waiting()
+	left := remaining(&s.Backlog, name)
+	r := s.destination(name)
+	downCure := "fix what the error names, there or in destinations." + name + " of the configuration; " +
+		"its events wait and lose no attempt"
 
 	switch {
 	case !s.configured(name):
@@ -209,22 +242,28 @@ func (s *Status) ofDestination(name string) (all list) {
 			all.add(Warning, KindNotConfigured, name, s.restore(name), "%s, and %s for it.", s.lacks(name), wait(waits))
 		}
 	case d.Pause != nil:
-		all.add(Warning, KindPaused, name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
+		all.add(Warning, KindPaused, name, "notifyd resume "+name+"; its events wait and lose no attempt",
+			"The destination %s was paused %s ago by %s%s.",
 			name, ago(s.At.Sub(d.Pause.Since).Seconds()), d.Pause.By, prefixed(": ", d.Pause.Reason))
 	case r.isDown(left):
-		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+		all.add(Error, KindDown, name, downCure,
 			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
 	case r.isFailing(left, s.At):
-		all.add(r.severity(left, s.At), KindFailing, name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
-			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(r.failuresInARow(), "failure"), lastError(&d))
+		all.add(r.severity(left, s.At), KindFailing, name,
+			"fix what the error names: an event that has failed max_attempts times becomes a dead letter",
+			"Nothing was delivered to %s for %s: %s in a row%s.",
+			name, ago(r.Failing), counted(r.failuresInARow(), "failure"), lastError(&d))
 	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
-		all.add(Error, KindDown, name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+		all.add(Error, KindDown, name, downCure,
 			"The destination %s was down %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
 	case d.Oldest != nil && d.Oldest.Age > longWait.Seconds():
-		all.add(Warning, KindWaiting, name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
+		all.add(Warning, KindWaiting, name, "notifyd doctor, and the last error of "+name,
+			"An event has waited %s for %s.", ago(d.Oldest.Age), name)
 	}
+
 	if d.Dead.N > 0 {
-		all.add(Warning, KindDead, name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s%s.", name, counted(d.Dead, "dead letter"), prefixed("; dead letters go to ", s.DeadLettersTo[name]))
+		all.add(Warning, KindDead, name, "fix the cause, then notifyd dlq replay --destination "+name,
+			"%s has %s%s.", name, counted(d.Dead, "dead letter"), prefixed("; dead letters go to ", s.DeadLettersTo[name]))
 	}
 	return all
 }
@@ -241,7 +280,10 @@ func remaining(b *observe.Backlog, name string) *observe.DestinationBacklog {
 // isDown reports whether deliveries wait for a destination that is down. The breaker of an idle destination stays open
 // until an event probes it, which is normal. The report may be nil, and so may an unknown backlog.
 func (d *RelayDestination) isDown(b *observe.DestinationBacklog) bool {
-	return d != nil && d.Down && (d.stuck() || b == nil || b.Waiting().N > 0)
+	if d == nil || !d.Down {
+		return false
+	}
+	return d.stuck() || b == nil || b.Waiting().N > 0
 }
 
 // isFailing reports whether failures in a row are more than the trouble of one event: deliveries wait, or several events
@@ -250,6 +292,7 @@ func (d *RelayDestination) isFailing(b *observe.DestinationBacklog, at time.Time
 	if d == nil || d.FailingEvents == 0 {
 		return false
 	}
+
 	lasts := d.FailingEvents >= manyFailing || d.Failing > longFailing.Seconds()
 	waits := b != nil && b.Waiting().N > 0
 
@@ -271,6 +314,7 @@ func (d *RelayDestination) concerned(b *observe.DestinationBacklog, at time.Time
 	if b == nil {
 		return int(d.FailingEvents)
 	}
+
 	first := at.Add(-time.Duration(d.Failing * float64(time.Second)))
 	events := b.Waiting()
 	for _, g := range b.DeadLetters {
@@ -284,13 +328,15 @@ func (d *RelayDestination) concerned(b *observe.DestinationBacklog, at time.Time
 
 // Restore is the cure for deliveries of a destination that is not configured.
 func Restore(name string) string {
-	return "put it back into the configuration and reload; to be rid of them, as a destination of the type log, which takes them all (unless another relay has " + name + ")"
+	return "put it back into the configuration and reload; " +
+		"to be rid of them, as a destination of the type log, which takes them all (unless another relay has " + name + ")"
 }
 
 // restore is the cure for deliveries of a destination that no configuration or no relay has.
 func (s *Status) restore(name string) string {
 	if s.known == nil {
-		return "run a relay that has it; to be rid of them, with a handler that takes them all, such as a destination of the type log"
+		return "run a relay that has it; " +
+			"to be rid of them, with a handler that takes them all, such as a destination of the type log"
 	}
 	return Restore(name)
 }
@@ -336,9 +382,10 @@ func (d *RelayDestination) probe() string {
 // unrouted lists the types without a route: all of them, or the ten with the most events and the
 // number of the others.
 func (s *Status) unrouted() (all list) {
-	types := slices.Clone(s.Backlog.Unrouted)
 	const cure = "add a route for it to the configuration, and reload"
+	types := slices.Clone(s.Backlog.Unrouted)
 	slices.SortStableFunc(types, func(a, b observe.TypeBacklog) int { return cmp.Compare(b.N, a.N) })
+
 	var rest, events observe.Count
 	if len(types) > topUnrouted && !s.all {
 		rest = observe.Count{N: len(types) - topUnrouted, More: s.Backlog.UnroutedMore}
@@ -347,13 +394,16 @@ func (s *Status) unrouted() (all list) {
 		}
 		types = types[:topUnrouted]
 	}
+
 	for _, t := range types {
 		all.add(Warning, KindUnrouted, "", cure, "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
 		all[len(all)-1].EventType = t.EventType
 	}
+
 	if rest.N > 0 {
 		events.More = events.More || rest.More
-		all.add(Warning, KindUnrouted, "", "notifyd status --full names them", "No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
+		all.add(Warning, KindUnrouted, "", "notifyd status --full names them",
+			"No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
 	}
 	return all
 }

@@ -147,10 +147,12 @@ func (g *grid) fit(width int) {
 		for _, w := range g.widths() {
 			total += w + len(gap)
 		}
+
 		i := slices.Index(g.head, name)
 		if width <= 0 || total <= width || i < 0 {
 			return
 		}
+
 		g.head = slices.Delete(slices.Clone(g.head), i, i+1)
 		for r := range g.rows {
 			g.rows[r].cells = slices.Delete(g.rows[r].cells, i, i+1)
@@ -161,17 +163,20 @@ func (g *grid) fit(width int) {
 // block returns the table as a block whose items are the rows.
 func (g grid) block(of part, noun string, width int) block {
 	g.fit(width)
-	b, wide := block{part: of, noun: noun}, g.widths()
+	wide := g.widths()
 	text := func(cells []string) string {
 		line := make([]string, len(cells))
 		for i, cell := range cells {
 			space := strings.Repeat(" ", wide[i]-utf8.RuneCountInString(cell))
-			if line[i] = space + cell; i < g.left {
+			line[i] = space + cell
+			if i < g.left {
 				line[i] = cell + space
 			}
 		}
 		return strings.Join(line, gap)
 	}
+
+	b := block{part: of, noun: noun}
 	b.header = []toned{{heading, text(g.head)}}
 	for _, r := range g.rows {
 		b.add(r.tone, text(r.cells))

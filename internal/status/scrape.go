@@ -111,12 +111,22 @@ func DestinationOf(d *observe.DestinationStats, at time.Time) RelayDestination {
 	until := func(moment time.Time) float64 { return max(0, -since(moment)) }
 
 	return RelayDestination{
-		Name: d.Name, Down: d.Down, State: d.State.String(), Paused: d.Paused, RateLimited: d.RateLimited,
-		Blocked: d.Report != nil && d.Report.Blocked,
-		Gap:     d.Gap.Seconds(), ThrottledFor: until(d.Trouble.ThrottledUntil), ThrottledBy: d.Trouble.ThrottledBy,
-		DownFor: since(d.Trouble.DownSince), NextProbe: until(d.Trouble.NextProbe),
-		FailingEvents: float64(d.Trouble.Failures), Failing: since(d.Trouble.FailingSince),
-		Stuck: d.Stuck, Running: d.Running, Queued: d.Queued,
+		Name:          d.Name,
+		Down:          d.Down,
+		State:         d.State.String(),
+		Paused:        d.Paused,
+		RateLimited:   d.RateLimited,
+		Blocked:       d.Report != nil && d.Report.Blocked,
+		Gap:           d.Gap.Seconds(),
+		ThrottledFor:  until(d.Trouble.ThrottledUntil),
+		ThrottledBy:   d.Trouble.ThrottledBy,
+		DownFor:       since(d.Trouble.DownSince),
+		NextProbe:     until(d.Trouble.NextProbe),
+		FailingEvents: float64(d.Trouble.Failures),
+		Failing:       since(d.Trouble.FailingSince),
+		Stuck:         d.Stuck,
+		Running:       d.Running,
+		Queued:        d.Queued,
 	}
 }
 
@@ -134,8 +144,10 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 	if a.Address == "" {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
+
 	// First, because it is answered even where a hang keeps the figures back.
 	var hangs, withheld []string
 	outage := ""
@@ -150,18 +162,23 @@ func Scrape(ctx context.Context, a admin.Access, outbox string) *Relay {
 			}
 		}
 	}
+
 	if err == nil && outbox == "" {
 		withheld = admin.Advice(string(body), admin.CheckOutcomes)
 	}
+
 	var relay *Relay
-	if code, body, err = a.Get(ctx, "/metrics"); err == nil && code == http.StatusOK {
+	code, body, err = a.Get(ctx, "/metrics")
+	if err == nil && code == http.StatusOK {
 		relay = parseRelay(a.Address, outbox, bytes.NewReader(body))
 	}
 	if relay == nil && len(hangs) > 0 {
 		relay = &Relay{Address: a.Address, DatabaseUp: true}
 	}
 	if relay != nil {
-		relay.Hangs, relay.Withheld, relay.Outage = hangs, withheld, outage
+		relay.Hangs = hangs
+		relay.Withheld = withheld
+		relay.Outage = outage
 		relay.Refused = slices.DeleteFunc(relay.Refused, relay.isOnlyWithheld)
 	}
 	return relay
@@ -179,37 +196,32 @@ var (
 func parseRelay(address, outbox string, r io.Reader) *Relay {
 	relay := &Relay{Address: address, parts: make(map[string]int)}
 	known := false
-	byName, own := make(map[string]*RelayDestination), make(map[string]bool)
+	byName := make(map[string]*RelayDestination)
+	own := make(map[string]bool)
+
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		m := sample.FindStringSubmatch(lines.Text())
-		if m == nil {
+		name, labels, value, isSample := parseSample(lines.Text())
+		if !isSample || labels["outbox"] != outbox {
 			continue
 		}
-		value, err := strconv.ParseFloat(m[3], 64)
-		if err != nil {
+		known = known || name == "notifyd_database_up"
+		relay.set(name, labels, value)
+
+		destination := labels["destination"]
+		if destination == "" {
 			continue
 		}
-		labels := make(map[string]string)
-		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
-			labels[l[1]] = l[2]
+		if byName[destination] == nil {
+			byName[destination] = &RelayDestination{Name: destination}
 		}
-		if labels["outbox"] != outbox {
-			continue
-		}
-		known = known || m[1] == "notifyd_database_up"
-		relay.set(m[1], labels, value)
-		if name := labels["destination"]; name != "" {
-			if byName[name] == nil {
-				byName[name] = &RelayDestination{Name: name}
-			}
-			byName[name].set(m[1], labels, value)
-			own[name] = own[name] || m[1] == "notifyd_destination_down" // the tables may have deliveries of others, too
-		}
+		byName[destination].set(name, labels, value)
+		own[destination] = own[destination] || name == "notifyd_destination_down" // the tables may have deliveries of others, too
 	}
 	if !known || lines.Err() != nil {
 		return nil
 	}
+
 	for name, d := range byName {
 		if own[name] {
 			relay.Destinations = append(relay.Destinations, *d)
@@ -217,6 +229,25 @@ func parseRelay(address, outbox string, r io.Reader) *Relay {
 	}
 	slices.SortFunc(relay.Destinations, func(a, b RelayDestination) int { return cmp.Compare(a.Name, b.Name) })
 	return relay
+}
+
+// parseSample reads a line of the text format of Prometheus. It reports false for comments, and for samples of
+// other programs.
+func parseSample(line string) (name string, labels map[string]string, value float64, ok bool) {
+	m := sample.FindStringSubmatch(line)
+	if m == nil {
+		return "", nil, 0, false
+	}
+	value, err := strconv.ParseFloat(m[3], 64)
+	if err != nil {
+		return "", nil, 0, false
+	}
+
+	labels = make(map[string]string)
+	for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+		labels[l[1]] = l[2]
+	}
+	return m[1], labels, value, true
 }
 
 func (r *Relay) set(name string, labels map[string]string, value float64) {
@@ -243,6 +274,7 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 		if value == 1 {
 			d.State = labels["state"]
 		}
+
 	case "notifyd_destination_throttled_gap_seconds ":
 		d.Gap = value
 	case "notifyd_destination_throttled_seconds ":
@@ -255,6 +287,7 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 		d.RateLimited = value == 1
 	case "notifyd_destination_paused ":
 		d.Paused = value == 1
+
 	case "notifyd_destination_down_seconds ":
 		d.DownFor = value
 	case "notifyd_destination_next_probe_seconds ":
@@ -263,14 +296,16 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 		d.FailingEvents = value
 	case "notifyd_destination_failing_seconds ":
 		d.Failing = value
+
 	case "notifyd_destination_stuck ":
 		d.Stuck = int(value)
-	case "notifyd_attempts_total destination":
-		d.Refused = value
 	case "notifyd_destination_running ":
 		d.Running = int(value)
 	case "notifyd_destination_queued ":
 		d.Queued = int(value)
+
+	case "notifyd_attempts_total destination":
+		d.Refused = value
 	case "notifyd_deliveries_total delivered":
 		d.Delivered = value
 	case "notifyd_deliveries_total failed":
@@ -285,6 +320,7 @@ func (r *Relay) destination(name string) *RelayDestination {
 	if r == nil {
 		return nil
 	}
+
 	i := slices.IndexFunc(r.Destinations, func(d RelayDestination) bool { return d.Name == name })
 	if i < 0 {
 		return nil
@@ -309,7 +345,8 @@ func (d *RelayDestination) throttled(at time.Time) (until time.Time, event int64
 // Trouble returns why a destination is down, or for how long no delivery to it has succeeded, by the rules of
 // [Status.Problems]; "" if neither applies, or the relay has no such destination. The relay may be nil.
 func (r *Relay) Trouble(name string, b *observe.Backlog) (text string, severity Severity) {
-	d, left := r.destination(name), remaining(b, name)
+	d := r.destination(name)
+	left := remaining(b, name)
 
 	switch {
 	case d.isDown(left):
@@ -329,11 +366,13 @@ func (s *Status) Rates(before *Status) {
 	if s.Relay == nil || before.Relay == nil || seconds <= 0 {
 		return
 	}
+
 	for i := range s.Relay.Destinations {
 		d := &s.Relay.Destinations[i]
 		for _, b := range before.Relay.Destinations {
 			if b.Name == d.Name && d.Delivered >= b.Delivered && d.failures() >= b.failures() {
-				d.PerSecond, d.FailedPerSecond = new((d.Delivered-b.Delivered)/seconds), new((d.failures()-b.failures())/seconds)
+				d.PerSecond = new((d.Delivered - b.Delivered) / seconds)
+				d.FailedPerSecond = new((d.failures() - b.failures()) / seconds)
 			}
 		}
 	}

@@ -10,9 +10,11 @@ import (
 const minBlock = 4
 
 // squeeze returns lines of the blocks that fit into a number of lines, and how many lines of whole blocks it leaves out.
-// The problems get half of the room, or more if nothing else needs it. Then come the destinations, and then the other blocks in their order.
+// The problems get half of the room, or more if nothing else needs it. Then come the destinations, and then the other
+// blocks in their order.
 func squeeze(blocks []block, room int) (lines []toned, left int) {
-	quota, rest := make([]int, len(blocks)), room
+	quota := make([]int, len(blocks))
+	rest := room
 	for _, i := range byImportance(blocks) {
 		all := len(blocks[i].lines())
 		quota[i] = min(all, rest)
@@ -24,12 +26,14 @@ func squeeze(blocks []block, room int) (lines []toned, left int) {
 		}
 		rest -= quota[i]
 	}
+
 	for i := range blocks {
 		b := &blocks[i]
 		all := b.lines()
 		if b.part == partActions && quota[i] > 0 {
 			quota[i] = min(len(all), quota[i]+rest)
 		}
+
 		switch {
 		case quota[i] == 0:
 			left += len(all)
@@ -56,9 +60,12 @@ func byImportance(blocks []block) []int {
 func cutBlock(b *block, most int) []toned {
 	items := slices.Clone(b.items)
 	slices.SortStableFunc(items, func(x, y item) int { return cmp.Compare(y.tone, x.tone) })
+
 	short := *b
 	for short.items = nil; len(short.lines())+len(items[len(short.items)].lines) < most; {
 		short.items = items[:len(short.items)+1]
 	}
-	return append(short.lines(), toned{warn, fmt.Sprintf("  %d more %s; use notifyd status", len(items)-len(short.items), b.noun)})
+
+	more := fmt.Sprintf("  %d more %s; use notifyd status", len(items)-len(short.items), b.noun)
+	return append(short.lines(), toned{warn, more})
 }

@@ -96,6 +96,7 @@ func (s *Status) destination(name string) *RelayDestination {
 	if d := s.Relay.destination(name); d != nil {
 		return d
 	}
+
 	reports, _ := store.Reports(s.Relays)
 	for i := range reports {
 		if reports[i].Name == name {
@@ -115,6 +116,7 @@ func (s *Status) typeOf(name string) string {
 	if configured := s.types[name]; configured != "" {
 		return configured
 	}
+
 	reports, _ := store.Reports(s.Relays)
 	for _, r := range reports {
 		if r.Name == name {
@@ -154,43 +156,62 @@ func HomeOf(h outboxsql.Home) *Home {
 // Read queries the database, and the relay if there is an address. A relay that
 // does not answer is not an error; missing tables are reported in Attention.
 func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
-	s := Status{Schema: Schema{Name: o.Schema}, DeadLettersTo: o.DeadLettersTo, known: o.Destinations, types: o.Types, all: o.All}
+	s := Status{
+		Schema:        Schema{Name: o.Schema},
+		DeadLettersTo: o.DeadLettersTo,
+		known:         o.Destinations,
+		types:         o.Types,
+		all:           o.All,
+	}
 	cfg := conn.Config()
 	s.Database = fmt.Sprintf("%s at %s:%d", cfg.Database, cfg.Host, cfg.Port)
+
 	state, err := outboxsql.ReadState(ctx, conn, o.Schema)
 	if err != nil {
 		return s, err
 	}
-	s.Schema.Version, s.Schema.Latest, s.Schema.Serialized, s.Mode = state.Current, state.Latest, state.Serialized, state.Mode
+
+	s.Mode = state.Mode
+	s.Schema.Version = state.Current
+	s.Schema.Latest = state.Latest
+	s.Schema.Serialized = state.Serialized
 	s.Schema.Home = HomeOf(state.Home)
 	if state.Current == 0 {
-		if s.Schema.Elsewhere, err = pgschema.Elsewhere(ctx, conn, o.Schema); err != nil {
+		s.Schema.Elsewhere, err = pgschema.Elsewhere(ctx, conn, o.Schema)
+		if err != nil {
 			return s, err
 		}
 	}
+
 	s.Relays, err = store.ReadLive(ctx, conn, o.Schema, s.Mode)
 	if err != nil {
 		return s, err
 	}
-	if s.Notify, err = store.ReadNotifyState(ctx, conn, o.Schema); err != nil {
+	s.Notify, err = store.ReadNotifyState(ctx, conn, o.Schema)
+	if err != nil {
 		return s, err
 	}
+
 	if state.Current > 0 {
 		b := store.BacklogOptions{Schema: o.Schema, Route: o.Route}
 		if o.All {
 			b.Types = allTypes
 		}
-		if s.Backlog, err = store.ReadBacklog(ctx, conn, b); err != nil {
+
+		s.Backlog, err = store.ReadBacklog(ctx, conn, b)
+		if err != nil {
 			return s, err
 		}
 		s.At = s.Backlog.At
 	} else if err := conn.QueryRow(ctx, `SELECT now()`).Scan(&s.At); err != nil {
 		return s, err
 	}
+
 	s.Relay = Scrape(ctx, o.Admin, o.Outbox)
 	if s.DeadLettersTo == nil {
 		s.DeadLettersTo = reportedDeadLettersTo(s.Relays)
 	}
+
 	s.Attention = append(s.attention(), s.positionsAttention()...).sorted()
 	return s, nil
 }

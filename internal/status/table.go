@@ -40,18 +40,22 @@ func (s *Status) Screen(v View, height int, footer string) string {
 	for i := range blocks {
 		total += len(blocks[i].lines())
 	}
+
 	room := max(1, height) - 1 // without the footer
 	footer = cli.Moment(s.At) + "  " + footer
+
 	if total <= room {
 		for _, b := range blocks {
 			p.block(b)
 		}
 	} else {
-		var left int
-		if p.lines, left = squeeze(blocks, room); left > 0 {
+		lines, left := squeeze(blocks, room)
+		p.lines = lines
+		if left > 0 {
 			footer = fmt.Sprintf("%d more lines; use notifyd status  %s", left, footer)
 		}
 	}
+
 	p.line(plain, footer)
 	return p.print(v)
 }
@@ -63,14 +67,17 @@ func (s *Status) blocks(v View) (all []block) {
 			all = append(all, b)
 		}
 	}
+
 	add(s.actions())
 	add(s.head())
 	add(s.destinations().block(partDestinations, "destinations", v.Width))
 	add(s.positions().block(partDestinations, "positions", v.Width))
 	add(s.replays().block(partOthers, "replays", v.Width))
+
 	failing, dead := s.errors()
 	add(failing)
 	add(dead)
+
 	return all
 }
 
@@ -78,22 +85,28 @@ func (s *Status) blocks(v View) (all []block) {
 func (s *Status) actions() block {
 	b := block{part: partActions, title: ActionRequired + ":", noun: "problems"}
 	for _, a := range s.Attention {
-		b.items = append(b.items, item{a.Severity.tone(), []toned{{a.Severity.tone(), "  " + a.Text}, {plain, "    " + a.Cure}}})
+		tone := a.Severity.tone()
+		b.items = append(b.items, item{tone, []toned{{tone, "  " + a.Text}, {plain, "    " + a.Cure}}})
 	}
 	return b
 }
 
 func (s *Status) head() (b block) {
-	b.part, b.noun = partOthers, "facts"
+	b.part = partOthers
+	b.noun = "facts"
 	fact := func(name, format string, args ...any) {
 		b.add(plain, fmt.Sprintf("%-9s ", name)+fmt.Sprintf(format, args...))
 	}
+
 	fact("database", "%s, %s", s.Database, cli.Moment(s.At))
+
 	of := ""
 	if s.Schema.Version != s.Schema.Latest {
 		of = fmt.Sprintf(" of %d", s.Schema.Latest)
 	}
-	fact("schema", "%s, version %d%s, %s%s", s.Schema.Name, s.Schema.Version, of, s.Mode, choose(s.Schema.Serialized, ", writers serialized", ""))
+	fact("schema", "%s, version %d%s, %s%s",
+		s.Schema.Name, s.Schema.Version, of, s.Mode, choose(s.Schema.Serialized, ", writers serialized", ""))
+
 	if len(s.Relays) == 0 {
 		fact("relays", "none")
 	}
@@ -104,33 +117,40 @@ func (s *Status) head() (b block) {
 		}
 		fact(name, "%s", s.relay(&r))
 	}
+
 	notify := string(s.Notify.Mode)
 	if h := s.Notify.SuppressedBy; h != nil {
 		notify += fmt.Sprintf(", suppressed: a relay polls (session %d)", h.PID)
 	}
 	fact("notify", "%s", notify)
+
 	oldest := "nothing waits"
 	if o := s.Backlog.Oldest; o != nil {
 		oldest = fmt.Sprintf("oldest %s (event %d)", ago(o.Age), o.EventID)
 	}
 	fact("events", "%v fresh, %v delayed, %s", s.Backlog.Fresh, s.Backlog.Delayed, oldest)
+
 	if r := s.Relay; r != nil {
-		fact("admin", "%s: database %s, %s", r.Address, choose(r.DatabaseUp, "up", "down"), choose(r.Listening, "listening", "polling"))
+		fact("admin", "%s: database %s, %s",
+			r.Address, choose(r.DatabaseUp, "up", "down"), choose(r.Listening, "listening", "polling"))
 	}
 	return b
 }
 
 // relay names the process of a relay, if it is known, and the session that proves its life.
 func (s *Status) relay(r *store.RelaySession) string {
-	session := fmt.Sprintf("session %d, %s, user %s%s%s", r.PID, r.Application, r.User, prefixed(", from ", r.Client), s.since(r.Since))
+	session := fmt.Sprintf("session %d, %s, user %s%s%s",
+		r.PID, r.Application, r.User, prefixed(", from ", r.Client), s.since(r.Since))
 	if r.PID == 0 {
 		session = "behind a pooler, without a session"
 	}
+
 	p := r.Program
 	if p == nil {
 		return session
 	}
-	return fmt.Sprintf("%s, process %d%s, up %s, configuration read %s ago (%s)", p.Host, p.Process, prefixed(", ", p.Version), ago(s.At.Sub(p.StartedAt).Seconds()),
+	return fmt.Sprintf("%s, process %d%s, up %s, configuration read %s ago (%s)",
+		p.Host, p.Process, prefixed(", ", p.Version), ago(s.At.Sub(p.StartedAt).Seconds()),
 		ago(s.At.Sub(p.LoadedAt).Seconds()), session)
 }
 
@@ -157,7 +177,15 @@ func choose(is bool, yes, no string) string {
 
 // destinations returns a line for each destination that the configuration, the relay or the database knows.
 func (s *Status) destinations() grid {
-	g := grid{head: []string{"destination", "state", "type", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 3, narrow: []string{"type", "parked", "running", "failed/s", "next try"}}
+	g := grid{
+		head: []string{
+			"destination", "state", "type", "fresh", "retry", "running", "parked", "dead",
+			"oldest", "next try", "per s", "failed/s",
+		},
+		left:   3,
+		narrow: []string{"type", "parked", "running", "failed/s", "next try"},
+	}
+
 	for _, name := range s.names() {
 		d := s.Backlog.Destination(name)
 		oldest := "-"
@@ -166,7 +194,10 @@ func (s *Status) destinations() grid {
 		}
 		rate, failed := s.rates(name)
 		state := s.state(name)
-		g.row(toneOf(state), name, state, cmp.Or(s.typeOf(name), "-"), d.Fresh.String(), d.Retry.String(), d.Running.String(), d.Parked.String(), d.Dead.String(), oldest, s.nextTry(&d), rate, failed)
+
+		g.row(toneOf(state), name, state, cmp.Or(s.typeOf(name), "-"),
+			d.Fresh.String(), d.Retry.String(), d.Running.String(), d.Parked.String(), d.Dead.String(),
+			oldest, s.nextTry(&d), rate, failed)
 	}
 	return g
 }
@@ -180,18 +211,22 @@ func (s *Status) names() (all []string) {
 			all = append(all, name)
 		}
 	}
+
 	if s.Relay != nil {
 		for _, d := range s.Relay.Destinations {
 			add(d.Name)
 		}
 	}
+
 	for _, name := range s.known {
 		add(name)
 	}
+
 	reports, _ := store.Reports(s.Relays)
 	for _, r := range reports {
 		add(r.Name)
 	}
+
 	for _, d := range s.Backlog.Destinations {
 		add(d.Name)
 	}
@@ -200,7 +235,8 @@ func (s *Status) names() (all []string) {
 
 // state is the state of a destination, by its pause and by the relay's report.
 func (s *Status) state(name string) string {
-	r, b := s.destination(name), s.Backlog.Destination(name)
+	r := s.destination(name)
+	b := s.Backlog.Destination(name)
 	paused := b.Pause != nil
 
 	switch {
@@ -238,6 +274,7 @@ func toneOf(state string) tone {
 	if state == StateNotConfigured || state == StateNotLoaded {
 		return bad
 	}
+
 	switch word, _, _ := strings.Cut(state, " "); word { // "down 5m"
 	case StateUp, StateUnknown:
 		return plain
@@ -252,6 +289,7 @@ func toneOf(state string) tone {
 // destination that is down gets one probe at a time.
 func (s *Status) nextTry(d *observe.DestinationBacklog) string {
 	r := s.destination(d.Name)
+
 	switch {
 	case d.Waiting().N == 0, !s.configured(d.Name):
 		return "-"
@@ -291,7 +329,9 @@ func rate(perSecond float64) string {
 
 // errors returns the errors of deliveries, and the dead letters.
 func (s *Status) errors() (failing, dead block) {
-	failing, dead = block{part: partOthers, title: "failing:", noun: "destinations"}, block{part: partOthers, title: "dead letters:", noun: "groups"}
+	failing = block{part: partOthers, title: "failing:", noun: "destinations"}
+	dead = block{part: partOthers, title: "dead letters:", noun: "groups"}
+
 	for _, d := range s.Backlog.Destinations {
 		if e := d.LastError; e != nil {
 			attempt := fmt.Sprintf("attempt %d", e.Attempts)
@@ -305,15 +345,19 @@ func (s *Status) errors() (failing, dead block) {
 			failing.add(plain, fmt.Sprintf("  %s: %s%s ago: %s", d.Name, of, ago(s.At.Sub(e.At).Seconds()), e.Text))
 		}
 	}
+
 	for _, d := range s.Backlog.Destinations {
 		if until, event := s.destination(d.Name).throttled(s.At); !until.IsZero() {
 			failing.add(plain, fmt.Sprintf("  %s: throttled until %s by the answer to event %d", d.Name, cli.Moment(until), event))
 		}
 	}
+
 	for _, d := range s.Backlog.Destinations {
 		for _, g := range d.DeadLetters {
-			dead.add(plain, fmt.Sprintf("  %s: %v x %s (newest: event %d, %s ago)", d.Name, g.Count, g.Error, g.EventID, ago(s.At.Sub(g.At).Seconds())))
+			dead.add(plain, fmt.Sprintf("  %s: %v x %s (newest: event %d, %s ago)",
+				d.Name, g.Count, g.Error, g.EventID, ago(s.At.Sub(g.At).Seconds())))
 		}
 	}
+
 	return failing, dead
 }

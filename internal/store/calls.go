@@ -100,7 +100,8 @@ func (c *Calls) record(ctx context.Context, conn *session.Conn) error {
 
 // setCall writes the row of an event, which is known to exist.
 func setCall(ctx context.Context, conn *session.Conn, of call, calls int) error {
-	sql, args := sqlCalls, []any{of.event, of.destination, calls}
+	sql := sqlCalls
+	args := []any{of.event, of.destination, calls}
 	if calls == 0 {
 		sql = sqlCallsEnd
 		args = args[:2]

@@ -281,10 +281,12 @@ func (c *Connector) settings(role string) [][2]string {
 		{"default_transaction_read_only", "off"},
 		// A lost completion causes a redelivery, never a loss. Writers are not affected.
 		{"synchronous_commit", "off"},
+
 		{"statement_timeout", milliseconds(statementTimeout)},
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
 		{"transaction_timeout", "0"}, // since PostgreSQL 17; the other timeouts bound the relay's transactions
+
 		// Plans are pinned: every statement has one good plan, by index, and must have it on an empty table and on
 		// one that was never analyzed.
 		{"plan_cache_mode", "force_generic_plan"},

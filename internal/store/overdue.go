@@ -43,7 +43,8 @@ const (
 // Locked reports whether another session has locked the row, so that relays skip it or wait for it. It returns false
 // if the row is gone. Locked itself locks the row for a moment.
 func (w *Watch) Locked(ctx context.Context, o Overdue) (is bool, err error) {
-	sql, args := sqlLockedDue, []any{o.Destination}
+	sql := sqlLockedDue
+	args := []any{o.Destination}
 	switch {
 	case o.Position:
 		sql = sqlLockedPosition

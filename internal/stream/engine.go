@@ -339,7 +339,8 @@ func (e *Engine) settle(uint64) func(context.Context) (wake.Writers, error) {
 			if yes, err := suppressed(ctx); yes || err != nil {
 				return wake.Suppressed, err
 			}
-			released, tick = true, e.writers.Tick()
+			released = true
+			tick = e.writers.Tick()
 		}
 
 		now, err := e.scanAfter(ctx, tick)
@@ -392,7 +393,8 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Stats adds the figures of the stream.
 func (e *Engine) Stats(s *observe.Stats) {
-	s.Mode, s.WakeState = observe.ModeStream, e.wake.State().String()
+	s.Mode = observe.ModeStream
+	s.WakeState = e.wake.State().String()
 
 	e.mu.Lock()
 	defer e.mu.Unlock()

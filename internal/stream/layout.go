@@ -453,7 +453,8 @@ func combine(all []shardPosition) (read, passed idset.Watermark, former position
 	read = all[0].Watermark
 	passed = all[0].Watermark
 	for _, s := range all[1:] {
-		read, passed = read.Or(s.Watermark), passed.And(s.Watermark)
+		read = read.Or(s.Watermark)
+		passed = passed.And(s.Watermark)
 	}
 
 	for _, s := range all {

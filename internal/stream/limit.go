@@ -52,7 +52,8 @@ func (limitOfAll) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatch
 		return admitted{all: all, unblock: unblock}
 	}
 
-	to, stay := admitted{all: all[:0]}, make(map[dispatch.Key]bool)
+	to := admitted{all: all[:0]}
+	stay := make(map[dispatch.Key]bool)
 	for i, d := range all {
 		if waits[i] == 0 {
 			to.all = append(to.all, d)
@@ -79,7 +80,8 @@ func (limitOfKeys) admit(g *inFlight, all []dispatch.Delivery, unblock []dispatc
 		return admitted{all: all, unblock: unblock}
 	}
 
-	to, stay := admitted{all: all[:0]}, make(map[dispatch.Key]bool)
+	to := admitted{all: all[:0]}
+	stay := make(map[dispatch.Key]bool)
 	for i, d := range all {
 		inOrder := d.Key != dispatch.Key{}
 		behind := inOrder && stay[d.Key]

@@ -129,7 +129,8 @@ func (l *loader) load(ctx context.Context, conn *session.Conn) error {
 // queues are short. After a page of long ones it skips through a page, and tries again.
 func (l *loader) loadQueues(ctx context.Context, conn *session.Conn, k rowKind) error {
 	for after, walks := "", true; ; {
-		query, page := sqlHeads(k), headsPage
+		query := sqlHeads(k)
+		page := headsPage
 		if walks {
 			query = sqlWalk(k)
 			page = walkPage
@@ -207,7 +208,8 @@ func (l *loader) findParked(ctx context.Context, conn *session.Conn) error {
 		args = args[:1]
 	}
 
-	found, last := false, ""
+	found := false
+	last := ""
 	begin := pgx.TxOptions{BeginQuery: fmt.Sprintf("BEGIN READ ONLY; SET LOCAL statement_timeout = %d", findTimeout.Milliseconds())}
 	err := pgx.BeginTxFunc(ctx, conn, begin, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, query, args...)

@@ -17,7 +17,8 @@ type next struct {
 // that the last read found rows.
 func (n *next) plan(now time.Time, pause, poll time.Duration, seen bool, gapIDs int64) {
 	if gapIDs != n.gapIDs || seen {
-		n.gapIDs, n.gapWait = gapIDs, firstGapPoll
+		n.gapIDs = gapIDs
+		n.gapWait = firstGapPoll
 	}
 	if gapIDs > 0 {
 		pause = min(pause, n.gapWait)

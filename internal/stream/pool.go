@@ -190,7 +190,8 @@ func (p *pool) verify(ctx context.Context, c *pooled, l *lease.Lease) error {
 		return err //nolint:wrapcheck // the error names the failed step
 	}
 
-	c.life, c.mode = l.Server, c.mode && !c.conn.IsShared()
+	c.life = l.Server
+	c.mode = c.mode && !c.conn.IsShared()
 	c.conn.Require(requires)
 
 	return nil

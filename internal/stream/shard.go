@@ -607,7 +607,8 @@ func (sh *shard) readsNow() bool {
 func (sh *shard) readNext(ctx context.Context, conn *session.Conn, reserved int) (did bool, err error) {
 	now := time.Now()
 
-	before, goes := sh.reader.Head(), sh.unheld()
+	before := sh.reader.Head()
+	goes := sh.unheld()
 	announced, b, err := sh.nextBatch(ctx, conn, reserved)
 	if err != nil {
 		sh.lane.Return(reserved)
@@ -728,12 +729,14 @@ func (sh *shard) setFull(full bool) {
 func (sh *shard) deliver(b *tail.Batch, reserved int) {
 	p := sh.inFlight.batch()
 	all := p.Alloc(len(b.Events))
-	eventType, wanted := "", false // of the previous event: often the same
+	eventType := "" // of the previous event: often the same
+	wanted := false
 
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
-			eventType, wanted = e.Type, sh.types.Wants(e.Type, sh.gets)
+			eventType = e.Type
+			wanted = sh.types.Wants(e.Type, sh.gets)
 		}
 
 		if (!wanted || sh.types.Before.Has(e.ID)) && !sh.types.Formerly(e.Type, e.ID) {
@@ -882,7 +885,8 @@ func (sh *shard) saveSnapshot(ctx context.Context, conn *session.Conn, c snapsho
 
 	refusesRow := session.IsOfRow(err) && !conn.IsClosed()
 	if ok && refusesRow && !w.empty() {
-		delta, err = 0, sh.saveInHalves(ctx, conn, err)
+		delta = 0
+		err = sh.saveInHalves(ctx, conn, err)
 	}
 
 	return sh.saved(ok, err, delta, began)

@@ -183,7 +183,8 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 	out.Delay = a.Delay
 
 	if a.Err != nil {
-		out.Class, out.Err = a.Class.String(), a.Err.Error()
+		out.Class = a.Class.String()
+		out.Err = a.Err.Error()
 	}
 
 	name := s.order.queue(out.Key)
@@ -214,7 +215,8 @@ func (s *stored) settle(a *dispatch.Answer, out entry) {
 		out.Delay = 0
 
 	case dispatch.VerdictDead:
-		out.State, out.ReportTo = deliveries.Dead, s.lane.Destination().OnDead.To
+		out.State = deliveries.Dead
+		out.ReportTo = s.lane.Destination().OnDead.To
 	default:
 		out.State = deliveries.Retry
 	}
@@ -363,7 +365,8 @@ func (s *stored) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.
 
 	s.filter(r)
 	leads, waits := s.order.leads(r)
-	key, name := s.order.keyOf(r.Key), s.order.queue(r.Key)
+	key := s.order.keyOf(r.Key)
+	name := s.order.queue(r.Key)
 	if waits {
 		// Not the first of its queue. This occurs in a table that was a queue, or had another order, and behind a dead
 		// letter that blocks and that a person has made.
@@ -503,7 +506,8 @@ func (s *stored) readFirst(ctx context.Context, conn *session.Conn, n int) (read
 
 	s.saw(read.rows, err)
 	if err != nil {
-		read.of, err = nil, fmt.Errorf("read the stored deliveries of %q: %w", s.name, err)
+		read.of = nil
+		err = fmt.Errorf("read the stored deliveries of %q: %w", s.name, err)
 	}
 	for _, g := range some[len(read.of):] {
 		s.aggregates.Move(g.Key, g.Name, aggregates.Free)

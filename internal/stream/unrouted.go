@@ -449,7 +449,8 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 // extendHead makes gaps of the ids between the last event and the begin of a destination that waits for its handover.
 // These ids were assigned, and may all have been rolled back: without a later event the reader would not pass them.
 func (r *unroutedScanner) extendHead() {
-	head, last := r.reader.Head(), r.e.last.Load()
+	head := r.reader.Head()
+	last := r.e.last.Load()
 	for to := range r.routes.Waiting() {
 		if to.From.Head <= last {
 			head = max(head, to.From.Head)
@@ -522,7 +523,8 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 
 	r.e.report(reportScanner, nil)
 	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
-	r.pending, r.savedAt = nil, time.Now()
+	r.pending = nil
+	r.savedAt = time.Now()
 	r.saves++
 	r.endWithheld()
 
@@ -577,7 +579,8 @@ func (r *unroutedScanner) write(ctx context.Context, conn *session.Conn, rows, o
 			return nil
 		}
 
-		ids, types := idsOf(rows), make([]string, len(rows))
+		ids := idsOf(rows)
+		types := make([]string, len(rows))
 		for i, p := range rows {
 			types[i] = p.eventType
 		}
@@ -798,7 +801,8 @@ func (r *unroutedScanner) handSome(ctx context.Context, conn *session.Conn, only
 			all.read = append(all.read, unroutedEvent{id: e.ID, eventType: e.Type, stored: true})
 
 			if missing {
-				all.missing, all.delays = append(all.missing, e.ID), append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
+				all.missing = append(all.missing, e.ID)
+				all.delays = append(all.delays, r.e.missing.Met("", e.ID).Microseconds())
 			} else {
 				r.addRows(&all, &e, query == sqlDecided)
 			}

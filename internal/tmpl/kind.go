@@ -146,10 +146,12 @@ func (k Kind) rule() rule {
 		return rule{escape: text1(escapeURL)}
 	case URL, Path:
 		return rule{escape: text1(escapeURL), segments: true}
+
 	case Header:
 		return rule{refused: "\n", cure: "a header has one line"}
 	case Address:
 		return rule{escape: oneAddress}
+
 	case SlackText:
 		return rule{escape: printed(escapeSlack)}
 	case SlackBlocks:
@@ -158,6 +160,7 @@ func (k Kind) rule() rule {
 		return rule{escape: func(v any) (string, error) { return inJSON(v, escapeMarkdown) }}
 	case SlackChannel:
 		return rule{refused: "@,", blanks: true, cure: "a value must be the id or the name of a channel"}
+
 	case NATSSubject:
 		return rule{refused: ".*>", blanks: true, cure: oneLevel}
 	case AMQPName:

@@ -73,6 +73,7 @@ func (w *walker) node(n parse.Node) {
 				&parse.BoolNode{NodeType: parse.NodeBool, Pos: n.Pos, True: w.readsTypeOnly(n.Pipe)},
 			}})
 		}
+
 	case *parse.IfNode:
 		w.pipe(n.Pipe)
 		w.list(n.List)

@@ -281,7 +281,8 @@ func (m *Machine) poll(ctx context.Context, floor float64) {
 		sleep(ctx, pollingFor)
 
 		found += m.found.Swap(0)
-		over, behind := time.Since(began), m.behind.Load() > 0
+		over := time.Since(began)
+		behind := m.behind.Load() > 0
 		switch {
 		case ctx.Err() == nil && m.rate(found, over) >= floor:
 			began = time.Now()

@@ -191,7 +191,8 @@ func (d *document) payloadOf(e *delivery.Event) ref.Val {
 	if !e.IsJSON() {
 		return types.NewErrFromString(errBytes)
 	}
-	from, to := space(d.text, 0), len(d.text)
+	from := space(d.text, 0)
+	to := len(d.text)
 	for to > from && space(d.text[to-1:to], 0) == 1 {
 		to--
 	}

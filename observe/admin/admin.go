@@ -63,6 +63,7 @@ func New(cfg Config, relays ...*notifyd.Relay) (*Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+
 	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
 	h := &Handler{relays: relays, stop: stop}
 	own, err := h.registry(ctx)
@@ -75,9 +76,11 @@ func New(cfg Config, relays ...*notifyd.Relay) (*Handler, error) {
 	if cfg.Metrics != nil {
 		serve.Metrics = prometheus.Gatherers{own, cfg.Metrics}
 	}
+
 	if !cfg.Token.IsZero() {
 		serve.Token = admin.NewVerifier(cfg.Token)
 	}
+
 	if cfg.Console != nil {
 		h.console, err = cfg.Console.open(&cfg, serve.Version, relays)
 		if err != nil {
@@ -86,6 +89,7 @@ func New(cfg Config, relays ...*notifyd.Relay) (*Handler, error) {
 		}
 		serve.Console = h.console
 	}
+
 	h.http = admin.Handler(serve)
 
 	return h, nil
@@ -97,6 +101,7 @@ func (c *Config) validate(relays []*notifyd.Relay) error {
 	if len(relays) == 0 {
 		errs = append(errs, errors.New("no relay: give at least one"))
 	}
+
 	names := make(map[string]bool)
 	for _, r := range relays {
 		name := r.Config().Outbox
@@ -105,6 +110,7 @@ func (c *Config) validate(relays []*notifyd.Relay) error {
 		}
 		names[name] = true
 	}
+
 	errs = append(errs, admin.CheckPrefix("Prefix", c.Prefix), admin.CheckToken("Token", c.Token))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("admin: %w", err)

@@ -40,12 +40,19 @@ func (c *Console) open(of *Config, version string, relays []*notifyd.Relay) (*ru
 	}
 
 	cfg := console.Config{
-		Prefix: of.Prefix, Many: len(relays) > 1, Token: admin.NewVerifier(of.Token), ReadOnly: c.ReadOnly, HidePayloads: c.HidePayloads,
-		Actor: console.ActorHeader{Name: c.ActorHeader, Proxies: c.TrustedProxies}, Version: version, Log: of.Logger,
+		Prefix:       of.Prefix,
+		Many:         len(relays) > 1,
+		Token:        admin.NewVerifier(of.Token),
+		ReadOnly:     c.ReadOnly,
+		HidePayloads: c.HidePayloads,
+		Actor:        console.ActorHeader{Name: c.ActorHeader, Proxies: c.TrustedProxies},
+		Version:      version,
+		Log:          of.Logger,
 	}
 	if !c.ReadOnlyToken.IsZero() {
 		cfg.ReadOnlyToken = admin.NewVerifier(c.ReadOnlyToken)
 	}
+
 	pages, err := console.New(cfg)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the package
@@ -71,20 +78,24 @@ func (c *Console) validate(token handlers.Secret) error {
 	case token.Reveal() == c.ReadOnlyToken.Reveal():
 		errs = append(errs, errors.New("ReadOnlyToken: is the Token, whose logins may act: create another one"))
 	}
+
 	if c.ActorHeader != "" {
 		errs = append(errs, admin.CheckActorHeader("ActorHeader", c.ActorHeader))
 	}
+
 	for _, network := range c.TrustedProxies {
 		if err := admin.CheckProxy(network); err != nil {
 			errs = append(errs, fmt.Errorf("TrustedProxies: %s %w", network, err))
 		}
 	}
+
 	switch {
 	case c.ActorHeader == "" && len(c.TrustedProxies) > 0:
 		errs = append(errs, errors.New("TrustedProxies: has no effect without ActorHeader, such as X-Forwarded-User"))
 	case c.ActorHeader != "" && len(c.TrustedProxies) == 0:
 		errs = append(errs, errors.New("ActorHeader: needs TrustedProxies: any client may send the header"))
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
@@ -102,9 +113,16 @@ func nameOf(r *notifyd.Relay, many bool) string {
 // outboxOf returns the outbox of a relay for the console.
 func outboxOf(r *notifyd.Relay, many bool) console.Outbox {
 	cfg := r.Config()
-	shown := console.Outbox{Relay: r, Pauser: r.Ops(), Router: r, Database: console.Database{
-		Pool: r.Pool(), Schema: cfg.Schema, DeleteEvents: cfg.Retention.Keep == 0,
-	}}
+	shown := console.Outbox{
+		Relay:  r,
+		Pauser: r.Ops(),
+		Router: r,
+		Database: console.Database{
+			Pool:         r.Pool(),
+			Schema:       cfg.Schema,
+			DeleteEvents: cfg.Retention.Keep == 0,
+		},
+	}
 	if many {
 		shown.Trouble = func() error { return admin.Works(r) }
 	}

@@ -192,7 +192,8 @@ func byRole(all []observe.ConnectionStats) map[string]observe.ConnectionStats {
 	roles := make(map[string]observe.ConnectionStats, len(all))
 	for _, c := range all {
 		sum := roles[c.Role]
-		sum.Open, sum.Opened = sum.Open+c.Open, sum.Opened+c.Opened
+		sum.Open += c.Open
+		sum.Opened += c.Opened
 		roles[c.Role] = sum
 	}
 	return roles

@@ -48,16 +48,20 @@ func run(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	fake := pstest.NewServer()
 	defer func() { _ = fake.Close() }()
+
 	server := &http.Server{Handler: handler(fake), ReadHeaderTimeout: time.Minute}
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
 		_ = server.Close()
 	}()
+
 	if _, err := fmt.Fprintf(out, "http://%s\n", listener.Addr()); err != nil {
 		return err
 	}
+
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
@@ -74,6 +78,7 @@ func handler(fake *pstest.Server) http.Handler {
 			refuse(w, err)
 			return
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(answer) //nolint:gosec // JSON, and for tests
 	})
@@ -85,7 +90,10 @@ func call(r *http.Request, fake *pstest.Server, name, verb string) ([]byte, erro
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	ctx, topics := r.Context(), &fake.GServer
+
+	ctx := r.Context()
+	topics := &fake.GServer
+
 	switch r.Method + " " + verb {
 	case "PUT ":
 		topic := &pubsubpb.Topic{Name: name}
@@ -104,6 +112,7 @@ func call(r *http.Request, fake *pstest.Server, name, verb string) ([]byte, erro
 			return nil, err
 		}
 		in.Topic = name
+
 		if topic, err := topics.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name}); err == nil {
 			if err := check(in, topic.Labels[refuseLabel]); err != nil {
 				return nil, err
@@ -140,7 +149,12 @@ func messages(fake *pstest.Server, topic string) ([]byte, error) {
 		if m.Topic != topic {
 			continue
 		}
-		text, err := protojson.Marshal(&pubsubpb.PubsubMessage{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey, MessageId: m.ID})
+		text, err := protojson.Marshal(&pubsubpb.PubsubMessage{
+			Data:        m.Data,
+			Attributes:  m.Attributes,
+			OrderingKey: m.OrderingKey,
+			MessageId:   m.ID,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -158,10 +172,12 @@ func check(in *pubsubpb.PublishRequest, refused string) error {
 	case proto.Size(in) > maxBytes:
 		return bad("Request payload size exceeds the limit: %d bytes.", maxBytes)
 	}
+
 	for _, m := range in.Messages {
 		switch {
 		case m.OrderingKey != in.Messages[0].OrderingKey:
-			return bad("In a single publish request, all messages must have no ordering key or they must all have the same ordering key.")
+			return bad("In a single publish request, all messages must have no ordering key " +
+				"or they must all have the same ordering key.")
 		case len(m.OrderingKey) > maxValue:
 			return bad("The ordering key is too long.")
 		case len(m.Data) == 0 && len(m.Attributes) == 0:
@@ -171,8 +187,10 @@ func check(in *pubsubpb.PublishRequest, refused string) error {
 		case refused != "" && strings.Contains(string(m.Data), refused):
 			return bad("Invalid data in message: Message failed schema validation.")
 		}
+
 		for name, value := range m.Attributes {
-			if len(name) == 0 || len(name) > maxName || len(value) > maxValue || strings.HasPrefix(name, "goog") {
+			isLong := len(name) > maxName || len(value) > maxValue
+			if name == "" || isLong || strings.HasPrefix(name, "goog") {
 				return bad("The attribute %.20q is not valid.", name)
 			}
 		}
@@ -183,19 +201,26 @@ func check(in *pubsubpb.PublishRequest, refused string) error {
 // refuse answers in the form of Google's APIs.
 func refuse(w http.ResponseWriter, err error) {
 	s := status.Convert(err)
-	httpCode, name := http.StatusInternalServerError, "INTERNAL"
+	httpCode := http.StatusInternalServerError
+	name := "INTERNAL"
 	switch s.Code() {
 	case codes.InvalidArgument:
-		httpCode, name = http.StatusBadRequest, "INVALID_ARGUMENT"
+		httpCode = http.StatusBadRequest
+		name = "INVALID_ARGUMENT"
 	case codes.NotFound:
-		httpCode, name = http.StatusNotFound, "NOT_FOUND"
+		httpCode = http.StatusNotFound
+		name = "NOT_FOUND"
 	case codes.AlreadyExists:
-		httpCode, name = http.StatusConflict, "ALREADY_EXISTS"
+		httpCode = http.StatusConflict
+		name = "ALREADY_EXISTS"
 	case codes.Unimplemented:
-		httpCode, name = http.StatusNotImplemented, "UNIMPLEMENTED"
+		httpCode = http.StatusNotImplemented
+		name = "UNIMPLEMENTED"
 	default: // nothing else comes of the fake
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpCode)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": httpCode, "message": s.Message(), "status": name}})
+	answer := map[string]any{"code": httpCode, "message": s.Message(), "status": name}
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": answer})
 }

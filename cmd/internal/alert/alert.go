@@ -98,9 +98,11 @@ func (a *Alerter) Observe(i delivery.Incident) {
 	if a.cfg.Kinds != nil && !slices.Contains(a.cfg.Kinds, i.Kind) {
 		return
 	}
+
 	a.mu.Lock()
 	a.groups = add(a.groups, i)
 	a.mu.Unlock()
+
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -113,8 +115,10 @@ func (a *Alerter) Observe(i delivery.Incident) {
 func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	var others sync.WaitGroup
 	defer others.Wait()
+
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+
 	others.Go(func() {
 		<-ctx.Done()
 		sleep.For(lasting, farewell)
@@ -123,6 +127,7 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	if oldest != nil && a.cfg.OldestWaiting > 0 {
 		others.Go(func() { a.watch(ctx, oldest) })
 	}
+
 	var last time.Time
 	for a.gather(ctx, last) {
 		groups := a.take()
@@ -134,6 +139,7 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}
+
 	return errors.Join(context.Cause(ctx), a.send(ctx, lasting, a.take()))
 }
 
@@ -144,6 +150,7 @@ func (a *Alerter) gather(ctx context.Context, last time.Time) bool {
 	case <-ctx.Done():
 		return false
 	}
+
 	pause := gatherFor
 	if !last.IsZero() {
 		pause = max(pause, a.cfg.Every-time.Since(last))
@@ -176,18 +183,22 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 		e.Destination = t.Name
 		sending.Go(func() { a.sendTo(ctx, lasting, t, &e) })
 	}
+
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
 		sending.Wait()
 	}()
+
 	select {
 	case <-sent:
 		return nil
 	case <-lasting.Done():
 	}
+
 	grace := time.NewTimer(returnGrace)
 	defer grace.Stop()
+
 	select {
 	case <-sent:
 		return nil
@@ -201,6 +212,7 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 // one.
 func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Event) {
 	pauses := backoff.NewPauses(time.Second, time.Minute, 1.5)
+
 	began := time.Now()
 	for e.Attempt = 1; ; e.Attempt++ {
 		stopping := ctx.Err() != nil
@@ -208,17 +220,21 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Eve
 		if err == nil {
 			return
 		}
+
 		pause := pauses.Next()
 		if delivery.IsUnauthorized(err) {
 			pause = max(pause, login.First*time.Duration(e.Attempt))
 		}
+
 		if delivery.IsPermanent(err) || time.Since(began)+pause > sendFor || stopping {
 			a.log.ErrorContext(ctx, "alert not sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
 			return
 		}
+
 		if e.Attempt == 1 {
 			a.log.WarnContext(ctx, "alert not sent yet", "destination", t.Name, "err", err)
 		}
+
 		sleep.For(ctx, pause)
 	}
 }
@@ -232,6 +248,7 @@ func deliver(ctx context.Context, h delivery.Handler, e *delivery.Event) (err er
 			err = fmt.Errorf("the handler panicked: %v", p)
 		}
 	}()
+
 	return h.Deliver(ctx, e)
 }
 
@@ -243,6 +260,7 @@ func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 		if err != nil {
 			continue // the relay reports an unavailable database
 		}
+
 		i := delivery.Incident{Time: time.Now()}
 		switch {
 		case age > a.cfg.OldestWaiting && !late:
@@ -253,6 +271,7 @@ func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 		default:
 			continue
 		}
+
 		late = !late
 		a.Observe(i)
 	}

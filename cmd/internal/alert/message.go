@@ -43,6 +43,7 @@ func add(groups []*group, i delivery.Incident) []*group {
 			g = known
 		}
 	}
+
 	if g == nil {
 		if len(groups) >= maxGroups {
 			return groups
@@ -50,6 +51,7 @@ func add(groups []*group, i delivery.Incident) []*group {
 		g = &group{kind: i.Kind, destination: i.Destination, first: i.Time}
 		groups = append(groups, g)
 	}
+
 	g.count++
 	g.last = i.Time
 	if i.Err != nil {
@@ -67,6 +69,7 @@ func shortened(s string) string {
 	if len(s) <= maxError {
 		return s
 	}
+
 	s = s[:maxError]
 	for !utf8.ValidString(s) {
 		s = s[:len(s)-1]
@@ -98,28 +101,42 @@ type incident struct {
 func message(groups []*group, source string, now time.Time) *delivery.Event {
 	p := payload{Source: source, Incidents: make([]incident, 0, len(groups))}
 	var titles, lines []string
+
 	for _, g := range groups {
 		i := incident{
-			Kind: g.kind.String(), Text: g.text(), Destination: g.destination, Count: g.count,
-			First: g.first.UTC(), Last: g.last.UTC(), Error: g.err, Events: g.events,
+			Kind:        g.kind.String(),
+			Text:        g.text(),
+			Destination: g.destination,
+			Count:       g.count,
+			First:       g.first.UTC(),
+			Last:        g.last.UTC(),
+			Error:       g.err,
+			Events:      g.events,
 		}
 		p.Incidents = append(p.Incidents, i)
 		titles = append(titles, i.Text)
 		lines = append(lines, g.line())
 	}
+
 	const shown = 3
 	if more := len(titles) - shown; more > 0 {
 		titles = append(titles[:shown], fmt.Sprintf("%d more", more))
 	}
 	p.Title = strings.TrimSpace("notifyd "+source) + ": " + strings.Join(titles, "; ")
 	p.Text = strings.Join(lines, "\n")
+
 	body, err := json.Marshal(p)
 	if err != nil { // texts, numbers and times cannot fail
 		body = []byte(`{}`)
 	}
+
 	return &delivery.Event{
-		ID: now.UnixMicro(), Type: EventType, AggregateType: "notifyd", AggregateID: source,
-		Payload: body, CreatedAt: now,
+		ID:            now.UnixMicro(),
+		Type:          EventType,
+		AggregateType: "notifyd",
+		AggregateID:   source,
+		Payload:       body,
+		CreatedAt:     now,
 	}
 }
 
@@ -135,6 +152,7 @@ func (g *group) text() string {
 		return g.destination + " is down" + g.times()
 	case delivery.IncidentUp:
 		return g.destination + " is up" + g.times()
+
 	case delivery.IncidentDatabaseLost:
 		return "no connection to the database" + g.times()
 	case delivery.IncidentDatabaseBack:
@@ -143,14 +161,17 @@ func (g *group) text() string {
 		return "the database refuses to record deliveries" + g.times()
 	case delivery.IncidentAccepted:
 		return "the database records deliveries again" + g.times()
+
 	case delivery.IncidentListenerLost:
 		return "not listening, events are found by polling" + g.times()
 	case delivery.IncidentListenerBack:
 		return "listening again" + g.times()
+
 	case delivery.IncidentHang:
 		return "relay hangs" + g.times()
 	case delivery.IncidentHangOver:
 		return "the relay goes on" + g.times()
+
 	case delivery.IncidentHeldBack:
 		return g.destination + " is gone, and holds back the purge" + g.times()
 	case delivery.IncidentStale:
@@ -178,17 +199,20 @@ func (g *group) line() string {
 	if g.err != "" {
 		b.WriteString(": " + g.err)
 	}
+
 	for n, e := range g.events {
 		if n == 0 {
 			b.WriteString(" [event")
 		}
 		fmt.Fprintf(&b, " %d %s", e.ID, e.Type)
 	}
+
 	if len(g.events) > 0 {
 		if g.count > len(g.events) {
 			b.WriteString(" ...")
 		}
 		b.WriteString("]")
 	}
+
 	return b.String()
 }

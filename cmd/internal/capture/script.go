@@ -231,7 +231,8 @@ func (c script) statements(before leftovers) (string, error) {
 	}
 
 	var b strings.Builder
-	function, outbox := c.qualifiedFunction(), pgx.Identifier{c.Outbox}.Sanitize()
+	function := c.qualifiedFunction()
+	outbox := pgx.Identifier{c.Outbox}.Sanitize()
 
 	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s() RETURNS trigger\n    LANGUAGE plpgsql SECURITY DEFINER\n%sAS %s;\n",
 		function, setClauses(), quoted(c.body()))

@@ -199,7 +199,9 @@ func (s *State) again(ctx context.Context, db pgschema.Querier, r *relation) str
 // commandFor returns the command that makes the capture for a table, without the columns that without selects.
 func (s *State) commandFor(r *relation, columns []column, without func(name string) bool) string {
 	c := s.Capture
-	c.Schema, c.Table = r.Schema, r.Table
+	c.Schema = r.Schema
+	c.Table = r.Table
+
 	var exclude []string
 	for _, column := range columns {
 		if !column.Virtual && without(column.Name) {

@@ -45,6 +45,7 @@ func (a *App) Load() (*config.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+
 	c, err := a.LoadAt(path, "")
 	return c, path, err
 }
@@ -56,12 +57,14 @@ func (a *App) LoadAt(path, url string) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if a.LogLevel.Value != "" {
 		c.Log.Level = a.LogLevel.Value
 	}
 	if a.LogFormat.Value != "" {
 		c.Log.Format = a.LogFormat.Value
 	}
+
 	return c, nil
 }
 
@@ -72,6 +75,7 @@ func (a *App) Strict(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.Strict(sub)
 	}
+
 	switch {
 	case cmd.HasSubCommands() && !cmd.Runnable():
 		cmd.Args = cobra.ArbitraryArgs
@@ -81,7 +85,9 @@ func (a *App) Strict(cmd *cobra.Command) {
 	case cmd.Args == nil && cmd.Name() != "help": // whose arguments are commands
 		cmd.Args = cobra.NoArgs
 	}
+
 	complete(a, cmd)
+
 	if runE := cmd.RunE; runE != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.started = true
@@ -106,11 +112,13 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+
 	cmd.SuggestionsMinimumDistance = 2 // cobra's own default, which it sets too late
 	hint := ""
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
 	}
+
 	return UsageErrorf("unknown command %q for %s%s", args[0], cmd.CommandPath(), hint)
 }
 
@@ -119,24 +127,29 @@ func (a *App) Report(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return ExitOK
 	}
+
 	if errors.Is(err, ErrChanges) {
 		return ExitChanges
 	}
+
 	if list, ok := errors.AsType[*config.Error](err); ok && a.Log == nil {
 		cmd.PrintErrln(list)
 		return ExitConfig
 	}
+
 	text := Lines(strings.TrimPrefix(err.Error(), "notifyd: ")) // the relay's errors have the prefix already
 	if _, ok := errors.AsType[*UsageError](err); ok || !a.started {
 		cmd.PrintErrf("notifyd: %s\nsee %s --help\n", text, cmd.CommandPath())
 		return ExitUsage
 	}
+
 	text += a.grantCure(cmd, err)
 	if a.Log == nil {
 		cmd.PrintErrf("notifyd: %s\n", text)
 	} else {
 		a.Log.Error("notifyd ends", "err", text)
 	}
+
 	_, isConfig := errors.AsType[*config.Error](err)
 	_, isEnvironment := errors.AsType[*cli.EnvironmentError](err)
 	if isConfig || isEnvironment {
@@ -157,32 +170,50 @@ func (a *App) grantCure(cmd *cobra.Command, err error) string {
 	if !ok || refused.Code != InsufficientPrivilege || a.Role == "" {
 		return ""
 	}
+
 	if session.IsHidden(err) {
 		return ": " + session.HiddenCure
 	}
+
 	const owner = "run the command as the owner of the tables"
 	var flag string
+
 	switch path := strings.TrimPrefix(cmd.CommandPath(), "notifyd "); {
 	case strings.HasPrefix(path, "migrate"), path == "dlq edit":
 		return fmt.Sprintf(": role %s is not the owner of the tables: %s", pgx.Identifier{a.Role}.Sanitize(), owner)
 	case strings.HasPrefix(path, "capture"):
-		return fmt.Sprintf(": run the command as the owner of the table, who needs CREATE on its schema and the privileges of a writer: `notifyd migrate --print-grants --schema %s --writer %s`",
-			shellWord(a.Schema), shellWord(a.Role))
+		return fmt.Sprintf(": run the command as the owner of the table, who needs CREATE on its schema and the privileges of a writer: "+
+			"`notifyd migrate --print-grants --schema %s --writer %s`", shellWord(a.Schema), shellWord(a.Role))
 	case path == "publish":
 		flag = "--writer"
 	default:
 		flag = "--relay"
 	}
-	return fmt.Sprintf(": role %s lacks a privilege in schema %s: %s, or as its owner run the output of `notifyd migrate --print-grants --schema %s %s %s`",
-		pgx.Identifier{a.Role}.Sanitize(), pgx.Identifier{a.Schema}.Sanitize(), owner, shellWord(a.Schema), flag, shellWord(a.Role))
+
+	return fmt.Sprintf(": role %s lacks a privilege in schema %s: %s, "+
+		"or as its owner run the output of `notifyd migrate --print-grants --schema %s %s %s`",
+		pgx.Identifier{a.Role}.Sanitize(), pgx.Identifier{a.Schema}.Sanitize(), owner,
+		shellWord(a.Schema), flag, shellWord(a.Role))
 }
 
 // shellWord quotes a word for a shell where that is necessary.
 func shellWord(word string) string {
-	for _, r := range word {
-		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' {
-			return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-		}
+	if !strings.ContainsFunc(word, needsQuotes) {
+		return word
 	}
-	return word
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// needsQuotes reports whether a character may mean something to a shell.
+func needsQuotes(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z',
+		r >= 'A' && r <= 'Z',
+		r >= '0' && r <= '9',
+		r == '_',
+		r == '-':
+		return false
+	default:
+		return true
+	}
 }

@@ -18,14 +18,16 @@ func complete(a *App, cmd *cobra.Command) {
 		"destination": NamesOf,
 		"outbox":      func(c *config.Config) []string { return namesOfOutboxes(c.Outboxes.List) },
 	}
+
 	for name, of := range flags {
 		if cmd.Flags().Lookup(name) == nil {
 			continue
 		}
-		_ = cmd.RegisterFlagCompletionFunc(name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
-			return names(a, of)
-		})
+
+		offer := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return names(a, of) }
+		_ = cmd.RegisterFlagCompletionFunc(name, offer) // the flag exists
 	}
+
 	words := map[string][]string{"mode": {"queue", "stream"}, "notify": {"auto", "always", "off"}, "partitions": {"daily"}}
 	fixed := func(f *pflag.Flag) {
 		choice := words[f.Name]
@@ -36,12 +38,15 @@ func complete(a *App, cmd *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(choice, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 		}
 	}
+
 	cmd.Flags().VisitAll(fixed)
 	cmd.PersistentFlags().VisitAll(fixed)
+
 	_, arguments, _ := strings.Cut(cmd.Use, " ")
 	if !strings.HasPrefix(arguments, "DESTINATION") {
 		return
 	}
+
 	many := strings.HasPrefix(arguments, "DESTINATION...")
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && !many {
@@ -58,6 +63,7 @@ func names(a *App, of func(*config.Config) []string) ([]string, cobra.ShellCompD
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	c, err := config.LoadRoutes(path, "", func(name string) (string, bool) {
 		if value, ok := a.Lookup(name); ok {
 			return value, true
@@ -67,5 +73,6 @@ func names(a *App, of func(*config.Config) []string) ([]string, cobra.ShellCompD
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	return of(c), cobra.ShellCompDirectiveNoFileComp
 }

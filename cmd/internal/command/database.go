@@ -43,7 +43,12 @@ type DatabaseFlags struct {
 
 // FlagsOf returns the flags of a command that connects to the database of a configuration file.
 func FlagsOf(c *config.Config) DatabaseFlags {
-	return DatabaseFlags{URL: c.Database.URL.Reveal(), Schema: c.Database.Schema, Place: c.DatabaseSetting("url"), file: c.Database}
+	return DatabaseFlags{
+		URL:    c.Database.URL.Reveal(),
+		Schema: c.Database.Schema,
+		Place:  c.DatabaseSetting("url"),
+		file:   c.Database,
+	}
 }
 
 // DatabaseFlag is the flag with the connection string, for messages.
@@ -70,37 +75,60 @@ func (f *DatabaseFlags) Resolve(ctx context.Context, a *App) error {
 			return UsageErrorf("--schema: %w", err)
 		}
 	}
+
 	switch {
 	case f.URL != "":
 		f.Place = config.Mistake{File: DatabaseFlag}
 	case f.IsGiven != nil && f.IsGiven():
 		return UsageErrorf("%s: %s", DatabaseFlag, config.EmptyURL)
 	}
-	f.Keep, f.Given = -1, f.URL
+
+	f.Keep = -1
+	f.Given = f.URL
 	if f.URL == "" || f.Schema == "" || f.Outbox != "" {
-		c, _, err := f.Optional(ctx, a, config.LoadDatabase)
-		if err != nil {
+		if err := f.resolveFile(ctx, a); err != nil {
 			return err
-		}
-		if c != nil {
-			f.Keep, f.file = c.Retention.Keep, c.Database
-			f.URL = c.Database.URL.Reveal()
-			if f.Given == "" {
-				f.Place = c.DatabaseSetting("url")
-			}
-			f.Schema = First(f.Schema, c.Database.Schema)
 		}
 	}
 	if f.URL == "" {
-		url, set := a.Lookup("DATABASE_URL")
-		url = config.TrimURL(url)
-		if set && url == "" {
-			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
+		if err := f.resolveEnvironment(a); err != nil {
+			return err
 		}
-		f.URL, f.Place, f.unset = url, config.Mistake{File: "$DATABASE_URL"}, !set
 	}
+
 	f.Schema = First(f.Schema, outboxsql.DefaultSchema)
 	return pgschema.Validate(f.Schema)
+}
+
+// resolveFile completes the flags from the configuration file, if there is one.
+func (f *DatabaseFlags) resolveFile(ctx context.Context, a *App) error {
+	c, _, err := f.Optional(ctx, a, config.LoadDatabase)
+	if err != nil || c == nil {
+		return err
+	}
+
+	f.Keep = c.Retention.Keep
+	f.file = c.Database
+	f.URL = c.Database.URL.Reveal()
+	f.Schema = First(f.Schema, c.Database.Schema)
+	if f.Given == "" {
+		f.Place = c.DatabaseSetting("url")
+	}
+	return nil
+}
+
+// resolveEnvironment takes the connection string from DATABASE_URL.
+func (f *DatabaseFlags) resolveEnvironment(a *App) error {
+	url, isSet := a.Lookup("DATABASE_URL")
+	url = config.TrimURL(url)
+	if isSet && url == "" {
+		return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
+	}
+
+	f.URL = url
+	f.Place = config.Mistake{File: "$DATABASE_URL"}
+	f.unset = !isSet
+	return nil
 }
 
 // loader is a function of package config that reads a file, or a part of it.
@@ -116,10 +144,12 @@ func (f *DatabaseFlags) Optional(ctx context.Context, a *App, load loader) (*con
 		}
 		return nil, "", nil // no file exists
 	}
+
 	c, err := load(path, f.Given, a.Lookup)
 	if err == nil {
 		c, err = f.Choose(ctx, c, path)
 	}
+
 	return c, path, err
 }
 
@@ -152,22 +182,27 @@ func (f *DatabaseFlags) Connect(ctx context.Context, a *App) (*pgx.Conn, error) 
 	if err := f.Resolve(ctx, a); err != nil {
 		return nil, err
 	}
+
 	cfg, err := f.Parse()
 	if err != nil {
 		return nil, err
 	}
-	a.Role, a.Schema = cfg.User, f.Schema
+
+	a.Role = cfg.User
+	a.Schema = f.Schema
 	conn, err := outboxes.Open(ctx, cfg)
 	if err != nil {
 		return nil, f.explain(err)
 	}
+
 	readUTC(conn)
 	return conn, nil
 }
 
 // readUTC makes a connection return times in UTC, as results have them in JSON. pgx returns them in the zone of this machine.
 func readUTC(conn *pgx.Conn) {
-	conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
+	codec := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
+	conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: codec})
 }
 
 // Connector is [Connector] for the database of the flags, after Resolve.
@@ -184,7 +219,8 @@ func (f *DatabaseFlags) explain(err error) error {
 	if err == nil || !f.unset {
 		return err
 	}
-	return fmt.Errorf("%w; there is no configuration file and no DATABASE_URL, so this is the connection of the variables PG* and their defaults", err)
+	return fmt.Errorf("%w; there is no configuration file and no DATABASE_URL, "+
+		"so this is the connection of the variables PG* and their defaults", err)
 }
 
 // ConnectTable is connect for a command that works on the tables: they must have the newest schema.
@@ -193,10 +229,12 @@ func (f *DatabaseFlags) ConnectTable(ctx context.Context, a *App) (*pgx.Conn, er
 	if err != nil {
 		return nil, err
 	}
+
 	if err := outboxsql.Check(ctx, conn, f.Schema); err != nil {
 		store.Close(ctx, conn)
 		return nil, err
 	}
+
 	return conn, nil
 }
 
@@ -211,16 +249,20 @@ func (f *DatabaseFlags) Choose(ctx context.Context, c *config.Config, path strin
 	case f.IsGiven == nil: // the command has no --outbox: it connects to nothing
 		return nil, UsageErrorf("%s has many outboxes: --schema says whose tables are meant", path)
 	}
+
 	if err := f.find(ctx, c); err != nil {
 		return nil, err
 	}
+
 	if f.Outbox == "" {
 		return nil, UsageErrorf("%s has many outboxes: choose one with --outbox: %s", path, listNames(f.found))
 	}
+
 	i := slices.IndexFunc(f.found, func(o config.Outbox) bool { return o.Name == f.Outbox })
 	if i < 0 {
 		return nil, UsageErrorf("there is no outbox %q: %s", f.Outbox, listNames(f.found))
 	}
+
 	o := &f.found[i]
 	if same := c.Outboxes.Outbox(o.Name); same != nil { // what this part of the file says of it
 		o = same
@@ -242,17 +284,21 @@ func (f *DatabaseFlags) Several(ctx context.Context, a *App) ([]string, error) {
 	if f.Outbox != "" || f.Schema != "" {
 		return nil, nil
 	}
+
 	path, err := config.Find(a.ConfigPath, a.Lookup)
 	if err != nil {
 		return nil, nil //nolint:nilerr // no file exists
 	}
+
 	c, err := config.LoadDatabase(path, f.URL, a.Lookup)
 	if err != nil || !c.Outboxes.Used() {
 		return nil, err
 	}
+
 	if err := f.find(ctx, c); err != nil {
 		return nil, err
 	}
+
 	return append([]string{}, namesOfOutboxes(f.found)...), nil
 }
 
@@ -262,9 +308,11 @@ func (f *DatabaseFlags) Each(cmd *cobra.Command, a *App, do func(one DatabaseFla
 	if err != nil {
 		return err
 	}
+
 	if names == nil {
 		return do(*f)
 	}
+
 	return Sections(cmd.OutOrStdout(), names, func(name string) error { return do(f.Of(name)) })
 }
 

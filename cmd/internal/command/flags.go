@@ -162,6 +162,7 @@ func (b *Bound) Set(s string) error {
 		*b = Bound{At: at, text: s}
 		return nil
 	}
+
 	age, err := config.ParseDuration(s)
 	switch {
 	case err != nil:
@@ -169,6 +170,7 @@ func (b *Bound) Set(s string) error {
 	case age <= 0:
 		return errors.New("an age must be longer than 0")
 	}
+
 	*b = Bound{Age: age, text: s}
 	return nil
 }
@@ -180,6 +182,7 @@ func Place(s string, now time.Time) string {
 	if b.Set(s) != nil {
 		return s
 	}
+
 	if b.Age > 0 {
 		b.At = now.Add(-b.Age)
 	}
@@ -203,6 +206,7 @@ func (d *Duration) Set(s string) error {
 	if err == nil && parsed <= 0 {
 		err = errors.New("must be longer than 0")
 	}
+
 	*d = Duration(parsed)
 	return err
 }

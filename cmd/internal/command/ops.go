@@ -28,34 +28,41 @@ type OpsFlags struct {
 // Register adds the flags of the database, and --output.
 func (f *OpsFlags) Register(cmd *cobra.Command) {
 	f.DB.Register(cmd)
-	f.cmd, f.output = cmd, AddFormat(cmd)
+	f.cmd = cmd
+	f.output = AddFormat(cmd)
 }
 
 // JSON reports whether the result is printed as JSON.
 func (f *OpsFlags) JSON() bool { return f.output.Value == "json" }
 
-// With connects and calls do with a client, and shows the progress meanwhile. The client deletes an event with its last dead letter if forget is set, or
-// if retention.keep is 0.
+// With connects and calls do with a client, and shows the progress meanwhile. The client deletes an event with its last
+// dead letter if forget is set, or if retention.keep is 0.
 func (f *OpsFlags) With(ctx context.Context, a *App, forget bool, do func(s *ops.Client) error) error {
 	f.Progress = StartProgress(f.cmd, Connecting)
 	defer f.Progress.Stop()
+
 	conn, err := f.DB.ConnectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
+
 	f.Progress.Say("%s", f.cmd.CommandPath())
+
 	reportTo, err := f.reportTo(ctx, a)
 	if err != nil {
 		return err
 	}
+
 	s, err := ops.New(conn, ops.Config{Schema: f.DB.Schema, DeleteEvents: forget || f.DB.Keep == 0, ReportTo: reportTo})
 	if err == nil {
 		err = do(s)
 	}
+
 	if errors.Is(err, ops.ErrQueue) {
 		return fmt.Errorf("%w; notifyd migrate --mode stream makes it one", err)
 	}
+
 	return Mistaken(err)
 }
 
@@ -65,14 +72,17 @@ func (f *OpsFlags) reportTo(ctx context.Context, a *App) (func(destination strin
 	if !f.Reports || f.DB.Given != "" {
 		return nil, nil //nolint:nilnil // nil is how package ops spells "no reports"
 	}
+
 	c, _, err := f.DB.Optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return nil, err
 	}
+
 	to := make(map[string]string)
 	for _, d := range c.Destinations {
 		to[d.Name] = d.OnDead.To
 	}
+
 	return func(destination string) string { return to[destination] }, nil
 }
 
@@ -90,6 +100,7 @@ func Agree(cmd *cobra.Command, progress *Progress, yes bool, what, cure string) 
 	case !cli.IsTerminal(cmd.InOrStdin()):
 		return UsageErrorf("%s: %s", what, cure)
 	}
+
 	progress.Say("")
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Go on? [y/N] ", what) //nolint:errcheck // the answer is what counts
 	if !Agreed(cmd.InOrStdin()) {

@@ -17,6 +17,7 @@ const shownNames = 30
 // listNames are the names of outboxes, for a message.
 func listNames(all []config.Outbox) string {
 	names := namesOfOutboxes(all)
+
 	switch {
 	case len(names) == 0:
 		return "there are none now"
@@ -45,9 +46,11 @@ func Sections(w io.Writer, names []string, do func(name string) error) error {
 		if i == 0 {
 			gap = ""
 		}
+
 		if _, err := fmt.Fprintf(w, "%soutbox %s\n", gap, name); err != nil {
 			return err
 		}
+
 		if err := do(name); err != nil {
 			failed++
 			if _, err := fmt.Fprintf(w, "failed: %s\n", Printable(cli.OneLine(err))); err != nil {
@@ -55,12 +58,14 @@ func Sections(w io.Writer, names []string, do func(name string) error) error {
 			}
 		}
 	}
+
 	return ofOutboxes(failed, len(names))
 }
 
 // JSONSections writes what a command finds in each of several outboxes, by name.
 func JSONSections(w io.Writer, names []string, read func(name string) (any, error)) error {
-	all, failed := make(map[string]any, len(names)), 0
+	all := make(map[string]any, len(names))
+	failed := 0
 	for _, name := range names {
 		found, err := read(name)
 		if err != nil {
@@ -69,9 +74,11 @@ func JSONSections(w io.Writer, names []string, read func(name string) (any, erro
 		}
 		all[name] = found
 	}
+
 	if err := WriteJSON(w, all); err != nil {
 		return err
 	}
+
 	return ofOutboxes(failed, len(names))
 }
 

@@ -54,6 +54,7 @@ func (p BasePrinter) Table(rows [][]string) error {
 		}
 		b.WriteString(strings.Join(row, "\t") + "\n")
 	}
+
 	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	if _, err := w.Write(b.Bytes()); err != nil {
 		return err
@@ -106,6 +107,7 @@ func WriteJSON(w io.Writer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
+
 	_, err := w.Write(textview.JSON(textview.Indent(text.Bytes())))
 	return err
 }
@@ -128,14 +130,17 @@ func Connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
 		own.DefaultQueryExecMode = pgx.QueryExecModeExec
 		session.Startup(own)
 		own.RuntimeParams["application_name"] = "notifyd/" + role
+
 		conn, err := pgx.ConnectConfig(ctx, own)
 		if err != nil {
 			return nil, outboxes.ConnectError(err)
 		}
+
 		if err := session.RefuseHiddenDirect(ctx, conn); err != nil {
 			store.Close(ctx, conn)
 			return nil, err //nolint:wrapcheck // the error names what failed
 		}
+
 		readUTC(conn)
 		return conn, nil
 	}
@@ -163,12 +168,15 @@ func Agreed(in io.Reader) bool {
 // CurrentActor returns user@host, as far as known.
 func CurrentActor() string {
 	name := "unknown"
+
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
+
 	if host, err := os.Hostname(); err == nil {
 		name += "@" + host
 	}
+
 	return strings.ReplaceAll(name, "\x00", "")
 }
 

@@ -45,6 +45,7 @@ type Progress struct {
 func StartProgress(cmd *cobra.Command, text string) *Progress {
 	errOut := cmd.ErrOrStderr()
 	p := newProgress(errOut, terminalWidth(errOut), text)
+
 	cmd.SetOut(erasing{cmd.OutOrStdout(), p})
 	cmd.SetErr(erasing{errOut, p})
 	return p
@@ -56,6 +57,7 @@ func terminalWidth(w io.Writer) func() int {
 	if !ok || !cli.IsTerminal(f) || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
+
 	return func() int {
 		width, _, err := term.GetSize(int(f.Fd()))
 		if err != nil || width < 1 {
@@ -76,8 +78,10 @@ func (p *Progress) run() {
 	if p.width != nil {
 		every = progressAfter
 	}
+
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-p.stop:
@@ -92,6 +96,7 @@ func (p *Progress) run() {
 func (p *Progress) Say(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.text = Printable(fmt.Sprintf(format, args...))
 	if p.text == "" {
 		p.erase()
@@ -101,17 +106,21 @@ func (p *Progress) Say(format string, args ...any) {
 func (p *Progress) show() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.text == "" {
 		return
 	}
+
 	line := fmt.Sprintf("%s, %s", p.text, cli.Age(time.Since(p.begin).Round(time.Second)))
 	if p.width == nil {
 		fmt.Fprintln(p.out, line) //nolint:errcheck // nothing depends on it
 		return
 	}
+
 	if runes, most := []rune(line), p.width()-1; len(runes) > most {
 		line = string(runes[:max(0, most)])
 	}
+
 	fmt.Fprint(p.out, eraseLine+line) //nolint:errcheck // nothing depends on it
 	p.shown = true
 }
@@ -129,8 +138,10 @@ func (p *Progress) Stop() {
 	p.once.Do(func() {
 		close(p.stop)
 		p.ended.Wait()
+
 		p.mu.Lock()
 		defer p.mu.Unlock()
+
 		p.erase()
 	})
 }
@@ -146,6 +157,7 @@ type erasing struct {
 func (e erasing) Write(b []byte) (int, error) {
 	e.progress.mu.Lock()
 	defer e.progress.mu.Unlock()
+
 	e.progress.erase()
 	return e.Writer.Write(b)
 }

@@ -80,8 +80,10 @@ func (c *Config) Mistake(path, message string) Mistake {
 	m := Mistake{File: c.file, Message: message}
 	if c.root != nil {
 		at := locate(c.root, path)
-		m.Line, m.Column = at.line, at.col
+		m.Line = at.line
+		m.Column = at.col
 	}
+
 	return m
 }
 
@@ -261,13 +263,19 @@ type Route struct {
 func defaults() *Config {
 	alerts := alert.DefaultConfig()
 	c := &Config{
-		Database: Database{Schema: outboxsql.DefaultSchema, PasswordCommand: []string{}, PasswordLifetime: credential.DefaultLifetime, passwords: &credential.Passwords{}},
+		Database: Database{
+			Schema:           outboxsql.DefaultSchema,
+			PasswordCommand:  []string{},
+			PasswordLifetime: credential.DefaultLifetime,
+			passwords:        &credential.Passwords{},
+		},
 		Log:      Log{Level: "info", Format: "auto"},
 		Admin:    Admin{Payloads: "shown"},
 		Alerts:   Alerts{To: []string{}, On: []string{}, Every: alerts.Every, OldestWaiting: alerts.OldestWaiting},
 		Outboxes: Outboxes{List: []Outbox{}, Hosts: []string{}, Every: defaultEvery},
 		origins:  &origins{},
 	}
+
 	field.Fill(&c.Relay)
 	field.Fill(&c.Retention)
 	return c

@@ -57,12 +57,14 @@ func (d *Database) place() Place {
 	if err != nil {
 		return Place{text, d.Schema} // no connection string, which is reported elsewhere
 	}
+
 	servers := []string{server(c.Host, c.Port)}
 	for _, f := range c.Fallbacks { // one for each host, and for each way of encryption
 		if s := server(f.Host, f.Port); !slices.Contains(servers, s) {
 			servers = append(servers, s)
 		}
 	}
+
 	slices.Sort(servers)
 	return Place{strings.Join(servers, ",") + "/" + cmp.Or(c.Database, c.User), d.Schema}
 }
@@ -79,5 +81,6 @@ func (d *Database) checkIdentity() error {
 	if d.PasswordLifetime < 0 {
 		errs = append(errs, field.Errorf("database.password_lifetime", "is negative: use 0 to run the program for every connection"))
 	}
+
 	return errors.Join(errs...)
 }

@@ -33,12 +33,14 @@ func (d *decoder) decode(n *node, v reflect.Value, r field.Rule, path string) {
 	case n.hidden:
 		(*d.origins)[path] = n.raw
 	}
+
 	if v.Kind() == reflect.Pointer {
 		fresh := reflect.New(v.Type().Elem())
 		d.decode(n, fresh.Elem(), r, path)
 		v.Set(fresh)
 		return
 	}
+
 	switch k := v.Kind(); {
 	case d.decodeSpecial(n, v, r, path):
 	case r.Short != "":
@@ -72,6 +74,7 @@ func (d *decoder) decodeSpecial(n *node, v reflect.Value, r field.Rule, path str
 		if n.kind != kindScalar && v.Kind() == reflect.Slice {
 			return false
 		}
+
 		text, ok := d.text(n, path)
 		if !ok {
 			return true
@@ -82,6 +85,7 @@ func (d *decoder) decodeSpecial(n *node, v reflect.Value, r field.Rule, path str
 	default:
 		return false
 	}
+
 	return true
 }
 
@@ -94,10 +98,13 @@ func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 		d.wrong(n, path, "a mapping of keys and values")
 		return
 	}
+
 	names := make([]string, len(fields))
 	known := map[string]bool{}
 	for i, f := range fields {
-		names[i], known[f.name] = f.name, true
+		names[i] = f.name
+		known[f.name] = true
+
 		value := n.get(f.name)
 		if value == nil || value.kind == kindNull {
 			if f.rule.Required {
@@ -105,10 +112,12 @@ func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 			}
 			continue
 		}
+
 		for _, target := range f.targets {
 			d.decode(value, target, f.rule, join(path, f.name))
 		}
 	}
+
 	for _, e := range n.entries {
 		if !known[e.name] {
 			hint := cmp.Or(elsewhere(e.name, path), suggest(e.name, names))
@@ -123,17 +132,24 @@ func (d *decoder) decodeShort(n *node, fields []setting, r field.Rule, path stri
 	short := settingOf(fields, r.Short)
 	i := slices.IndexFunc(fields, func(s setting) bool { return s.rule.Required })
 	required := fields[i]
+	isWord := slices.Contains(short.rule.Enum, n.text) || didYouMean(n.text, short.rule.Enum) != ""
+	isOtherText := n.tag == "!!str" && !n.hidden && !isWord
+
 	switch {
 	case n.kind == kindMap:
 		fields[i].rule.Required = false // the message below has a cure
 		d.decodeStruct(n, path, fields)
-		if at := join(path, required.name); required.targets[0].IsZero() && !d.list.explains(at) {
-			d.list.add(locate(n, required.name), at, "%s: missing: add the %s, or write %s: %s", at, required.rule.Kind, path[strings.LastIndexByte(path, '.')+1:], short.targets[0])
+
+		at := join(path, required.name)
+		if required.targets[0].IsZero() && !d.list.explains(at) {
+			d.list.add(locate(n, required.name), at, "%s: missing: add the %s, or write %s: %s",
+				at, required.rule.Kind, path[strings.LastIndexByte(path, '.')+1:], short.targets[0])
 		}
 	case n.kind != kindScalar:
 		d.wrong(n, path, strings.Join(short.rule.Enum, ", ")+" or a mapping of keys and values")
-	case n.tag == "!!str" && !n.hidden && !slices.Contains(short.rule.Enum, n.text) && didYouMean(n.text, short.rule.Enum) == "":
-		d.list.add(n.at, path, "%s: %s is not one of %s: write {%s: %s} if it is the %s", path, show(n), strings.Join(short.rule.Enum, ", "), required.name, n.text, required.rule.Kind)
+	case isOtherText:
+		d.list.add(n.at, path, "%s: %s is not one of %s: write {%s: %s} if it is the %s",
+			path, show(n), strings.Join(short.rule.Enum, ", "), required.name, n.text, required.rule.Kind)
 	default:
 		d.decodeScalar(n, short.targets[0], short.rule, path)
 	}
@@ -147,10 +163,12 @@ func (d *decoder) decodeList(n *node, v reflect.Value, r field.Rule, path string
 		v.Set(one)
 		return
 	}
+
 	if n.kind != kindList {
 		d.wrong(n, path, "a list")
 		return
 	}
+
 	list := reflect.MakeSlice(v.Type(), len(n.items), len(n.items))
 	for i, item := range n.items {
 		at := fmt.Sprintf("%s.%d", path, i)
@@ -160,6 +178,7 @@ func (d *decoder) decodeList(n *node, v reflect.Value, r field.Rule, path string
 		}
 		d.decode(item, list.Index(i), r, at)
 	}
+
 	v.Set(list)
 }
 
@@ -168,12 +187,14 @@ func (d *decoder) decodeMap(n *node, v reflect.Value, path string) {
 		d.wrong(n, path, "a mapping of names and values")
 		return
 	}
+
 	m := reflect.MakeMapWithSize(v.Type(), len(n.entries))
 	for _, e := range n.entries {
 		value := reflect.New(v.Type().Elem()).Elem()
 		d.decode(e.value, value, field.Rule{}, join(path, e.name))
 		m.SetMapIndex(reflect.ValueOf(e.name).Convert(v.Type().Key()), value)
 	}
+
 	v.Set(m)
 }
 
@@ -209,9 +230,11 @@ func (d *decoder) wrong(n *node, path, want string) {
 		d.list.fail(path)
 		return
 	}
+
 	where := prefix(path)
 	if where == "" {
 		where = "the file: "
 	}
+
 	d.list.add(n.at, path, "%sexpected %s, got %s", where, want, describe(n))
 }

@@ -41,30 +41,38 @@ func (d *fileDecoder) destinations(n *node, names bool) Destinations {
 	if n == nil || n.kind == kindNull {
 		return nil
 	}
+
 	if n.kind != kindMap {
 		d.wrong(n, path, "a mapping of names and destinations")
 		return nil
 	}
+
 	var all Destinations
 	for i, e := range n.entries {
 		if d.misplaced(n.entries, i, path) {
 			continue
 		}
+
 		at := join(path, e.name)
 		if !destinationNameRegexp.MatchString(e.name) {
-			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))
+			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . "+
+				"and start with a letter or digit", showKey(e.name))
 		}
+
 		if e.value.kind == kindNull && i+1 < len(n.entries) && d.misplaced(n.entries, i+1, path) {
 			continue // the settings below it are in the wrong column
 		}
+
 		read := d.destination
 		if names {
 			read = d.named
 		}
+
 		if dest, ok := read(e.name, e.value, at); ok {
 			all = append(all, dest)
 		}
 	}
+
 	return all
 }
 
@@ -76,33 +84,42 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 		d.list.add(n.key, path, `the key "type" is missing in %s%s`, path, suggest("", d.registry.names()))
 		return dest, false
 	}
+
 	if n.kind != kindMap {
 		d.wrong(n, path, "a mapping of keys and values")
 		return dest, false
 	}
+
 	fresh, ok := d.typeOf(n, path)
 	if !ok {
 		return dest, false
 	}
+
 	dest.Settings = fresh()
 	dest.Backoff = delivery.Backoff{} // the file replaces the default as a whole
+
 	header := struct {
 		Type string `yaml:"type"`
 	}{}
 	fields := settingsOf(reflect.ValueOf(&header).Elem(), reflect.ValueOf(&dest.Lane).Elem(),
 		reflect.Indirect(reflect.ValueOf(dest.Settings)))
 	shareDefaults(fields)
+
 	d.decodeStruct(n, path, fields)
+
 	if s, ok := dest.Settings.(Dependent); ok {
 		s.Complete(func(key string) bool { return n.get(key) != nil })
 		shareDefaults(fields)
 	}
+
 	dest.Type = header.Type
 	dest.Backoff = laneconf.Backoff(dest.Backoff)
+
 	d.validate(dest.validateLane(), n, path)
 	d.validate(errors.Join(dest.checkOrder(), dest.checkExact()), n, path)
 	d.validate(dest.Settings.Validate(), n, path)
 	d.compileKey(&dest.Lane, n, path)
+
 	return dest, true
 }
 
@@ -112,9 +129,11 @@ func (d *fileDecoder) named(name string, n *node, path string) (Destination, boo
 	if n.kind == kindNull {
 		return dest, true
 	}
+
 	header := struct {
 		Type string `yaml:"type"`
 	}{}
+
 	d.decodeStruct(n, path, settingsOf(reflect.ValueOf(&header).Elem(), reflect.ValueOf(&dest.Lane).Elem()))
 	dest.Type = header.Type
 	return dest, true
@@ -132,10 +151,12 @@ func (d *fileDecoder) typeOf(n *node, path string) (Type, bool) {
 		d.list.add(t.at, at, "%s: write the type out: it decides which other keys exist", at)
 		return nil, false
 	}
+
 	word, ok := d.text(t, at)
 	if !ok {
 		return nil, false
 	}
+
 	fresh, ok := d.registry[word]
 	if !ok {
 		d.list.add(t.at, at, "unknown destination type %s in %s%s", quote(word), path, typeHint(word, d.registry.names()))
@@ -150,7 +171,9 @@ func shareDefaults(fields []setting) {
 		if len(f.targets) != 2 || f.targets[0].Type() != f.targets[1].Type() {
 			continue
 		}
-		lane, own := f.targets[0], f.targets[1]
+
+		lane := f.targets[0]
+		own := f.targets[1]
 		if own.IsZero() {
 			own.Set(lane)
 		} else {
@@ -168,10 +191,13 @@ func (d *fileDecoder) validate(err error, n *node, path string) {
 		if relative != "" {
 			at = join(path, relative)
 		}
+
 		if relative != "" && d.list.explains(at) {
 			continue
 		}
-		d.list.add(locate(n, relative), at, "%s%s", prefix(at), scrub(oneLine(message(e)), field.Own(e), d.expand.values))
+
+		text := scrub(oneLine(message(e)), field.Own(e), d.expand.values)
+		d.list.add(locate(n, relative), at, "%s%s", prefix(at), text)
 	}
 }
 
@@ -179,14 +205,19 @@ func (d *fileDecoder) validate(err error, n *node, path string) {
 // returns false if the entry is a destination.
 func (d *fileDecoder) misplaced(entries []entry, i int, path string) bool {
 	e := entries[i]
-	if i == 0 || e.value.kind == kindMap && e.value.get("type") != nil || !d.isSetting(e.name) {
+	isDestination := e.value.kind == kindMap && e.value.get("type") != nil
+	if i == 0 || isDestination || !d.isSetting(e.name) {
 		return false
 	}
+
 	above := i - 1
 	for above > 0 && d.isSetting(entries[above].name) {
 		above--
 	}
-	d.list.add(e.value.key, join(path, e.name), "%q is a setting of a destination, in the column of their names: indent it if it belongs to %s", e.name, quote(entries[above].name))
+
+	d.list.add(e.value.key, join(path, e.name),
+		"%q is a setting of a destination, in the column of their names: indent it if it belongs to %s",
+		e.name, quote(entries[above].name))
 	return true
 }
 
@@ -197,5 +228,6 @@ func (d *fileDecoder) isSetting(name string) bool {
 	for _, fresh := range slices.Collect(maps.Values(d.registry)) {
 		all = append(all, reflect.Indirect(reflect.ValueOf(fresh())))
 	}
+
 	return name == "type" || slices.ContainsFunc(settingsOf(all...), func(s setting) bool { return s.name == name })
 }

@@ -79,14 +79,21 @@ func (d Difference) Names() []string {
 // Diff returns the difference of c from old. It compares the effective values,
 // also of secrets, and returns only values that may be shown.
 func Diff(old, c *Config) Difference {
-	d := Difference{Destinations: []DestinationChange{}, Routes: diffRoutes(old.Routes, c.Routes), Settings: []Change{}}
-	before, after := flattenConfig(old), flattenConfig(c)
-	d.Settings = diffLeaves(before, after)
+	d := Difference{
+		Destinations: []DestinationChange{},
+		Routes:       diffRoutes(old.Routes, c.Routes),
+		Settings:     diffLeaves(flattenConfig(old), flattenConfig(c)),
+	}
+
 	for _, was := range old.Destinations {
-		if find := findDestination(c, was.Name); find == nil {
+		is := findDestination(c, was.Name)
+		if is == nil {
 			d.Destinations = append(d.Destinations, DestinationChange{Name: was.Name, Kind: "removed", Type: was.Type})
-		} else if settings := diffDestination(old, was, c, *find); len(settings) > 0 {
-			d.Destinations = append(d.Destinations, DestinationChange{Name: was.Name, Kind: "changed", Type: find.Type, Settings: settings})
+			continue
+		}
+		if settings := diffDestination(old, was, c, *is); len(settings) > 0 {
+			change := DestinationChange{Name: was.Name, Kind: "changed", Type: is.Type, Settings: settings}
+			d.Destinations = append(d.Destinations, change)
 		}
 	}
 	for _, is := range c.Destinations {
@@ -112,8 +119,11 @@ func SameDestination(a, b *Config, name string) bool {
 		one.Destinations = c.whole
 		return &one
 	}
-	a, b = whole(a), whole(b)
-	before, after := findDestination(a, name), findDestination(b, name)
+
+	a = whole(a)
+	b = whole(b)
+	before := findDestination(a, name)
+	after := findDestination(b, name)
 	return before != nil && after != nil && len(diffDestination(a, *before, b, *after)) == 0
 }
 
@@ -147,6 +157,7 @@ func diffRoutes(old, is []Route) []RouteChange {
 		}
 		return []string{}
 	}
+
 	change := func(r Route, old, is []string) {
 		c := RouteChange{Match: r.Match, Old: old, New: is}
 		if r.filter != nil {
@@ -154,22 +165,26 @@ func diffRoutes(old, is []Route) []RouteChange {
 		}
 		changes = append(changes, c)
 	}
+
 	for _, r := range old {
 		if to := find(is, r); !SameSet(r.To, to) {
 			change(r, r.To, to)
 		}
 	}
+
 	for _, r := range is {
 		if len(find(old, r)) == 0 {
 			change(r, []string{}, r.To)
 		}
 	}
+
 	return changes
 }
 
 // SameSet reports whether two lists have the same elements, in any order.
 func SameSet(a, b []string) bool {
-	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	a = slices.Sorted(slices.Values(a))
+	b = slices.Sorted(slices.Values(b))
 	return slices.Equal(a, b)
 }
 
@@ -178,7 +193,9 @@ type leaf struct{ path, shown, actual string }
 
 // flattenConfig lists all settings but destinations and routes.
 func flattenConfig(c *Config) (all []leaf) {
-	shown, actual := printer{origins: *c.origins}, printer{reveal: true}
+	shown := printer{origins: *c.origins}
+	actual := printer{reveal: true}
+
 	for _, s := range settingsOf(reflect.ValueOf(c).Elem()) {
 		if s.name != "destinations" && s.name != "routes" {
 			all = flatten(all, s.name, shown.setting(s, ""), actual.setting(s, ""))
@@ -188,7 +205,9 @@ func flattenConfig(c *Config) (all []leaf) {
 }
 
 func flattenDestination(c *Config, d Destination) (all []leaf) {
-	shown, actual := printer{origins: *c.origins}, printer{reveal: true}
+	shown := printer{origins: *c.origins}
+	actual := printer{reveal: true}
+
 	path := "destinations." + d.Name
 	for _, s := range d.effective() {
 		all = flatten(all, join(path, s.name), shown.setting(s, path), actual.setting(s, path))
@@ -216,16 +235,19 @@ func oneLeaf(n *yaml.Node) string {
 	if n.Kind == yaml.ScalarNode {
 		return n.Value
 	}
+
 	parts := make([]string, len(n.Content))
 	for i, item := range n.Content {
 		parts[i] = oneLeaf(item)
 	}
+
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(parts); i += 2 {
 			parts[i/2] = parts[i] + ": " + parts[i+1]
 		}
 		return "{" + strings.Join(parts[:len(parts)/2], ", ") + "}"
 	}
+
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
@@ -238,15 +260,18 @@ func diffLeaves(old, is []leaf) []Change {
 		}
 		return all[i], true
 	}
+
 	for _, was := range old {
 		if l, found := find(is, was.path); !found || l.actual != was.actual {
 			changes = append(changes, Change{Path: was.path, Old: was.shown, New: l.shown})
 		}
 	}
+
 	for _, l := range is {
 		if _, found := find(old, l.path); !found {
 			changes = append(changes, Change{Path: l.path, New: l.shown})
 		}
 	}
+
 	return changes
 }

@@ -30,6 +30,7 @@ func parseDuration(s string) (time.Duration, error) {
 	if !durationRegexp.MatchString(s) {
 		return 0, errDuration
 	}
+
 	var total time.Duration
 	for _, part := range durationPart.FindAllStringSubmatch(s, -1) {
 		d, err := parsePart(part[1], part[2])
@@ -38,6 +39,7 @@ func parseDuration(s string) (time.Duration, error) {
 		}
 		total += d
 	}
+
 	return total, nil
 }
 
@@ -45,6 +47,7 @@ func parsePart(number, unit string) (time.Duration, error) {
 	if unit != "d" {
 		return time.ParseDuration(number + unit)
 	}
+
 	days, err := strconv.ParseFloat(number, 64)
 	if err != nil || days*float64(day) >= math.MaxInt64 {
 		return 0, errTooLong
@@ -57,14 +60,17 @@ func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return "0"
 	}
-	days, rest := d/day, d%day
+	days := d / day
+	rest := d % day
 	text := ""
 	if days > 0 {
 		text = strconv.FormatInt(int64(days), 10) + "d"
 	}
+
 	if rest == 0 {
 		return text
 	}
+
 	s := rest.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -72,5 +78,6 @@ func formatDuration(d time.Duration) string {
 	if strings.HasSuffix(s, "h0m") {
 		s = strings.TrimSuffix(s, "0m")
 	}
+
 	return text + s
 }

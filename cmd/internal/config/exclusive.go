@@ -13,32 +13,42 @@ func (c *Config) checkExclusive() error {
 	type claim struct{ setting, value string }
 	owners := make(map[claim]string)
 	var errs []error
+
 	for i := range c.Destinations {
 		d := &c.Destinations[i]
 		s, ok := d.Settings.(Exclusive)
 		if !ok {
 			continue
 		}
+
 		setting, values := s.Exclusive(max(1, d.Shards))
 		if len(values) == 0 {
 			continue
 		}
+
 		path := "destinations." + d.Name + "." + setting
-		if at := slices.IndexFunc(values, func(value string) bool { return owners[claim{setting, value}] != "" }); at >= 0 {
-			before := owners[claim{setting, values[at]}]
-			errs = append(errs, field.Errorf(path, "%s is that of destinations.%s, too: give each one of its own", quote(values[at]), before))
+		taken := slices.IndexFunc(values, func(value string) bool { return owners[claim{setting, value}] != "" })
+		if taken >= 0 {
+			before := owners[claim{setting, values[taken]}]
+			errs = append(errs, field.Errorf(path, "%s is that of destinations.%s, too: give each one of its own",
+				quote(values[taken]), before))
 			continue
 		}
+
 		for _, value := range values {
 			owners[claim{setting, value}] = d.Name
 		}
+
 		switch users := c.outboxesOf(d.Name); {
 		case len(users) > 1:
-			errs = append(errs, field.Errorf(path, "the outboxes %s and %s would share it: leave it out, so that each has one of its own", users[0], users[1]))
+			errs = append(errs, field.Errorf(path, "the outboxes %s and %s would share it: "+
+				"leave it out, so that each has one of its own", users[0], users[1]))
 		case c.Outboxes.Query != "" && c.reached(c.Routes)[d.Name]:
-			errs = append(errs, field.Errorf(path, "the outboxes that outboxes.query finds would share it: leave it out, so that each has one of its own"))
+			errs = append(errs, field.Errorf(path, "the outboxes that outboxes.query finds would share it: "+
+				"leave it out, so that each has one of its own"))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -61,6 +71,7 @@ func (c *Config) reached(routes []Route) map[string]bool {
 			used[name] = true
 		}
 	}
+
 	for range c.Destinations { // a chain has each destination once
 		for i := range c.Destinations {
 			if d := &c.Destinations[i]; used[d.Name] && d.OnDead.To != "" {
@@ -68,6 +79,7 @@ func (c *Config) reached(routes []Route) map[string]bool {
 			}
 		}
 	}
+
 	return used
 }
 
@@ -77,11 +89,18 @@ func (c *Config) checkDeadLetters() error {
 	for i := range c.Outboxes.List {
 		routes = append(slices.Clip(routes), c.Outboxes.List[i].Routes...)
 	}
+
 	var all []dispatch.Receiver
 	for i := range c.Destinations {
 		d := &c.Destinations[i]
-		all = append(all, dispatch.Receiver{Name: d.Name, Lane: d.Lane.Lane, Routed: leadTo(routes, d.Name), Exact: d.needsOrder() != ""})
+		all = append(all, dispatch.Receiver{
+			Name:   d.Name,
+			Lane:   d.Lane.Lane,
+			Routed: leadTo(routes, d.Name),
+			Exact:  d.needsOrder() != "",
+		})
 	}
+
 	return field.Under("destinations", dispatch.CheckDeadLetters(all))
 }
 

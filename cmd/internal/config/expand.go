@@ -31,9 +31,10 @@ var (
 	errShellVariable    = errors.New("a variable is written ${env:NAME}, $NAME is not expanded: write $$ for a dollar sign")
 	errOpenExpansion    = errors.New("${ without a closing brace: write $$ for a dollar sign")
 	errNestedExpansion  = errors.New("an expansion inside an expansion is not supported")
-	errRedacted         = errors.New(redacted + " stands for a secret that was not shown when this was printed: write the secret in its place, best as ${env:NAME} or ${file:PATH}")
-	errEnvName          = errors.New("the name in ${env:NAME} must be letters, digits and underscores")
-	errFileName         = errors.New("${file:PATH} names no file")
+	errRedacted         = errors.New(redacted + " stands for a secret that was not shown when this was printed: " +
+		"write the secret in its place, best as ${env:NAME} or ${file:PATH}")
+	errEnvName  = errors.New("the name in ${env:NAME} must be letters, digits and underscores")
+	errFileName = errors.New("${file:PATH} names no file")
 )
 
 // expander replaces "${env:NAME}" and "${file:PATH}" in the values of a file.
@@ -63,6 +64,7 @@ func (x *expander) expand(s string) (text string, used bool, errs []error) {
 			b.WriteString(s)
 			return b.String(), used, errs
 		}
+
 		b.WriteString(s[:i])
 		switch s[i+1] {
 		case '$':
@@ -73,10 +75,12 @@ func (x *expander) expand(s string) (text string, used bool, errs []error) {
 			if end < 0 {
 				return b.String(), used, append(errs, errOpenExpansion)
 			}
+
 			value, err := x.value(s[i+2 : i+end])
 			if err != nil {
 				errs = append(errs, err)
 			}
+
 			b.WriteString(value)
 			used = true
 			s = s[i+end+1:]
@@ -109,6 +113,7 @@ func (x *expander) env(name string) (string, error) {
 	if !envName.MatchString(name) {
 		return "", errEnvName
 	}
+
 	value, ok := x.lookup(name)
 	switch {
 	case hasFallback && value == "":
@@ -127,18 +132,22 @@ func (x *expander) file(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(x.dir, path)
 	}
+
 	f, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the file of ${file:}: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
+
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return "", fmt.Errorf("cannot read the file of ${file:}: %w", err)
 	}
+
 	if len(data) > maxFile {
 		return "", fmt.Errorf("the file %s is larger than 1 MiB", path)
 	}
+
 	text := strings.TrimSuffix(string(data), "\n")
 	return strings.TrimSuffix(text, "\r"), nil
 }

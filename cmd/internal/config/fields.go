@@ -27,6 +27,7 @@ func settingsOf(structs ...reflect.Value) []setting {
 			if !f.IsExported() {
 				continue
 			}
+
 			name, inline := keyOf(f)
 			if inline {
 				for _, inner := range settingsOf(reflect.Indirect(value)) {
@@ -34,6 +35,7 @@ func settingsOf(structs ...reflect.Value) []setting {
 				}
 				continue
 			}
+
 			if name != "" {
 				all = merge(all, setting{
 					name: name, targets: []reflect.Value{value}, rule: field.RuleOf(f.Tag),
@@ -65,10 +67,12 @@ func settingOf(all []setting, name string) setting {
 func keyOf(f reflect.StructField) (name string, inline bool) {
 	tag, hasTag := f.Tag.Lookup("yaml")
 	name, options, _ := strings.Cut(tag, ",")
+	isInline := options == "inline" || f.Anonymous && !hasTag
+
 	switch {
 	case name == "-":
 		return "", false
-	case f.Type.Kind() == reflect.Struct && (options == "inline" || f.Anonymous && !hasTag):
+	case f.Type.Kind() == reflect.Struct && isInline:
 		return "", true
 	case name == "":
 		return strings.ToLower(f.Name), false

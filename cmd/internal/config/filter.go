@@ -34,6 +34,7 @@ func (f *Filter) Match(c *delivery.Candidate) (bool, error) {
 	if err == nil {
 		return yes, nil
 	}
+
 	failure, ok := errors.AsType[*when.EvalError](err)
 	if ok && f.expanded {
 		err = fmt.Errorf("%s: %s", f.shown, failure.Text)
@@ -44,30 +45,43 @@ func (f *Filter) Match(c *delivery.Candidate) (bool, error) {
 // compileFilters places routes, those of the list at this path, and compiles their conditions.
 func (d *fileDecoder) compileFilters(root *node, routes []Route, at string) {
 	for i := range routes {
-		r, path := &routes[i], fmt.Sprintf("%s.%d.when", at, i)
+		r := &routes[i]
+		path := fmt.Sprintf("%s.%d.when", at, i)
 		match := locate(root, fmt.Sprintf("%s.%d.match", at, i))
 		r.place = fmt.Sprintf("%s:%d:%d", d.list.file, match.line, match.col)
+
 		n := find(root, path)
-		if n.kind != kindScalar || d.list.explains(path) || r.When == "" && !n.hidden {
+		isEmpty := r.When == "" && !n.hidden
+		if n.kind != kindScalar || d.list.explains(path) || isEmpty {
 			continue // left out, or not a text; an expansion to nothing is a mistake
 		}
+
 		language, err := d.expressions()
 		if err != nil {
 			d.list.add(n.at, path, "%s: %v", path, err)
 			return
 		}
+
 		x, err := language.Compile(r.When)
 		if err != nil {
 			if mistake, ok := errors.AsType[*when.CompileError](err); ok && n.hidden { // the text may hold a secret
-				err = fmt.Errorf("the expanded value is no condition that notifyd understands (line %d, column %d)", mistake.Line, mistake.Column)
+				err = fmt.Errorf("the expanded value is no condition that notifyd understands (line %d, column %d)",
+					mistake.Line, mistake.Column)
 			}
 			d.validate(field.Errorf(path, "%w", err), root, "")
 			continue
 		}
+
 		shown := r.When
 		if n.hidden {
 			shown = n.raw
 		}
-		r.filter = &Filter{x, oneLine(shown), n.hidden, r.Match, fmt.Sprintf("%s:%d:%d", d.list.file, n.at.line, n.at.col)}
+		r.filter = &Filter{
+			expression: x,
+			shown:      oneLine(shown),
+			expanded:   n.hidden,
+			match:      r.Match,
+			place:      fmt.Sprintf("%s:%d:%d", d.list.file, n.at.line, n.at.col),
+		}
 	}
 }

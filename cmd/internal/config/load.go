@@ -58,6 +58,7 @@ func Find(flag string, lookup LookupEnv) (string, error) {
 	if path, _ := lookup(EnvPath); path != "" {
 		return path, nil
 	}
+
 	tried := places(lookup)
 	for _, path := range tried {
 		// Load reports every error but a missing file, with the reason.
@@ -65,9 +66,11 @@ func Find(flag string, lookup LookupEnv) (string, error) {
 			return path, nil
 		}
 	}
+
 	return "", &Error{[]Mistake{{
-		File:    tried[0],
-		Message: "no configuration file: tried --config, $" + EnvPath + ", " + strings.Join(tried, ", ") + `: "notifyd config init" writes one to start from`,
+		File: tried[0],
+		Message: "no configuration file: tried --config, $" + EnvPath + ", " + strings.Join(tried, ", ") +
+			`: "notifyd config init" writes one to start from`,
 	}}}
 }
 
@@ -80,6 +83,7 @@ func places(lookup LookupEnv) []string {
 			home = filepath.Join(user, ".config")
 		}
 	}
+
 	if home != "" {
 		all = append(all, filepath.Join(home, "notifyd", "config.yaml"))
 	}

@@ -13,6 +13,7 @@ func message(err error) string {
 	if fe, ok := err.(*handlers.FieldError); ok { //nolint:errorlint // only where nothing is wrapped around it
 		return fe.Err.Error()
 	}
+
 	if fe, ok := errors.AsType[*handlers.FieldError](err); ok && strings.HasPrefix(err.Error(), fe.Path+": ") {
 		return strings.TrimPrefix(err.Error(), fe.Path+": ")
 	}
@@ -46,7 +47,8 @@ func find(n *node, path string) *node {
 		if next == nil {
 			return n
 		}
-		n, path = next, rest
+		n = next
+		path = rest
 	}
 	return n
 }
@@ -62,14 +64,18 @@ func step(n *node, path string) (next *node, rest string) {
 		}
 		return n.items[i], rest
 	}
+
 	longest := -1
 	for _, e := range n.entries {
 		after, ok := strings.CutPrefix(path, e.name)
-		if !ok || after != "" && after[0] != '.' || len(e.name) <= longest {
+		endsThere := after == "" || after[0] == '.'
+		if !ok || !endsThere || len(e.name) <= longest {
 			continue
 		}
+
 		longest = len(e.name)
-		next, rest = e.value, strings.TrimPrefix(after, ".")
+		next = e.value
+		rest = strings.TrimPrefix(after, ".")
 	}
 	return next, rest
 }

@@ -23,21 +23,26 @@ func loosen(s *jsonschema.Schema, v reflect.Value, d Descriptions, or ...string)
 	if v.Kind() == reflect.Pointer {
 		v = pointed(v)
 	}
+
 	types, err := loosenType(s, v, d)
 	if err != nil || types == nil {
 		return err
 	}
+
 	types = append(types, or...)
 	if len(s.Enum) > 0 {
 		words := &jsonschema.Schema{Enum: s.Enum}
 		expanded := &jsonschema.Schema{Type: "string", Pattern: expansionPattern}
-		s.Type, s.Enum, s.AnyOf = "", nil, []*jsonschema.Schema{words, expanded}
+		s.Type = ""
+		s.Enum = nil
+		s.AnyOf = []*jsonschema.Schema{words, expanded}
 		for _, t := range or {
 			s.AnyOf = append(s.AnyOf, &jsonschema.Schema{Type: t})
 		}
 	} else {
 		setTypes(s, types)
 	}
+
 	s.Default = defaultOf(v)
 	return nil
 }
@@ -46,9 +51,11 @@ func loosen(s *jsonschema.Schema, v reflect.Value, d Descriptions, or ...string)
 func loosenType(s *jsonschema.Schema, v reflect.Value, d Descriptions) ([]string, error) {
 	if v.Type() == reflect.TypeFor[time.Duration]() {
 		s.Pattern = durationPattern + "|" + expansionPattern
-		s.Minimum, s.Maximum = "0", "0" // for numbers: only 0 needs no unit
+		s.Minimum = "0" // for numbers: only 0 needs no unit
+		s.Maximum = "0"
 		return []string{"string", "integer"}, nil
 	}
+
 	switch k := v.Kind(); {
 	case s.Type == "string":
 		return []string{"string"}, nil
@@ -71,8 +78,11 @@ func loosenType(s *jsonschema.Schema, v reflect.Value, d Descriptions) ([]string
 
 // loosenShort completes the schema of a mapping for which one of its words may stand.
 func loosenShort(s *jsonschema.Schema, r field.Rule) {
-	mapping, word := *s, property(s, r.Short)
-	mapping.Type, mapping.Extras, mapping.Description = "object", nil, ""
+	word := property(s, r.Short)
+	mapping := *s
+	mapping.Type = "object"
+	mapping.Extras = nil
+	mapping.Description = ""
 	*s = jsonschema.Schema{Default: word.Default, AnyOf: append(slices.Clip(word.AnyOf), &mapping)}
 }
 
@@ -80,11 +90,13 @@ func loosenSlice(s *jsonschema.Schema, v reflect.Value, d Descriptions) ([]strin
 	if s.Items == nil { // the destinations, which are written as a mapping
 		return []string{"object"}, nil
 	}
+
 	elem := reflect.New(v.Type().Elem()).Elem()
 	types := []string{"array"}
 	if elem.Kind() == reflect.String {
 		types = append(types, "string") // one string stands for a list of it
 	}
+
 	return types, loosen(s.Items, elem, d)
 }
 
@@ -103,10 +115,12 @@ func setTypes(s *jsonschema.Schema, types []string) {
 		s.Type = types[0]
 		return
 	}
+
 	s.Type = ""
 	if s.Extras == nil {
 		s.Extras = map[string]any{}
 	}
+
 	s.Extras["type"] = types
 }
 
@@ -119,7 +133,9 @@ func defaultOf(v reflect.Value) any {
 	if d, ok := reflect.TypeAssert[time.Duration](v); ok {
 		return formatDuration(d)
 	}
-	if k := v.Kind(); k == reflect.String || k == reflect.Bool || v.CanInt() || v.CanUint() || v.CanFloat() {
+	k := v.Kind()
+	isNumber := v.CanInt() || v.CanUint() || v.CanFloat()
+	if k == reflect.String || k == reflect.Bool || isNumber {
 		return v.Interface()
 	}
 	return nil

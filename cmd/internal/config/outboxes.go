@@ -77,22 +77,28 @@ func (o *Outboxes) validate(d *Database) error {
 	if o.Every < minEvery {
 		errs = append(errs, field.Errorf("outboxes.every", "must be at least %s", formatDuration(minEvery)))
 	}
+
 	places := make(map[Place]string)
 	for i := range o.List {
-		one, at := &o.List[i], fmt.Sprintf("outboxes.list.%d", i)
+		one := &o.List[i]
+		at := fmt.Sprintf("outboxes.list.%d", i)
 		for _, err := range field.Split(one.Validate()) {
 			errs = append(errs, &handlers.FieldError{Path: join(at, field.Path(err)), Err: errors.New(message(err))})
 		}
+
 		if slices.ContainsFunc(o.List[:i], func(other Outbox) bool { return other.Name == one.Name }) {
 			errs = append(errs, field.Errorf(at+".name", "the outbox %s is there twice", quote(one.Name)))
 		}
+
 		database := one.of(d)
 		place := database.place()
 		if before, ok := places[place]; ok {
-			errs = append(errs, field.Errorf(at, "%s has the same schema of the same database: give each outbox a schema or a database of its own", quote(before)))
+			errs = append(errs, field.Errorf(at, "%s has the same schema of the same database: "+
+				"give each outbox a schema or a database of its own", quote(before)))
 		}
 		places[place] = one.Name
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -100,18 +106,23 @@ func (o *Outboxes) validate(d *Database) error {
 func (o *Outbox) Validate() error {
 	var errs []error
 	if !outboxName.MatchString(o.Name) {
-		errs = append(errs, field.Errorf("name", "the name %s must be at most 63 letters, digits, - and _, and start with a letter or digit", quote(o.Name)))
+		errs = append(errs, field.Errorf("name", "the name %s must be at most 63 letters, digits, - and _, "+
+			"and start with a letter or digit", quote(o.Name)))
 	}
 	if o.Schema != "" {
 		errs = append(errs, checkSchema("schema", o.Schema))
 	}
+
 	errs = append(errs, checkURL("url", o.URL), checkURL("listen_url", o.ListenURL))
+
 	if o.Database != "" && !o.URL.IsZero() {
-		errs = append(errs, field.Errorf("database", "is that of database.url, and this outbox has a url of its own: write it there"))
+		errs = append(errs, field.Errorf("database", "is that of database.url, and this outbox has a url of its own: "+
+			"write it there"))
 	}
 	if !o.ListenURL.IsZero() && o.URL.IsZero() {
 		errs = append(errs, field.Errorf("listen_url", "needs a url beside it"))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -128,15 +139,18 @@ func (o *Outbox) of(d *Database) Database {
 	if o.Schema != "" {
 		at.Schema = o.Schema
 	}
+
 	switch {
 	case !o.URL.IsZero():
-		at.URL, at.ListenURL = o.URL, o.ListenURL
+		at.URL = o.URL
+		at.ListenURL = o.ListenURL
 	case o.Database != "":
 		at.URL = withDatabase(at.URL, o.Database)
 		if !at.ListenURL.IsZero() {
 			at.ListenURL = withDatabase(at.ListenURL, o.Database)
 		}
 	}
+
 	return at
 }
 
@@ -148,15 +162,19 @@ func withDatabase(s handlers.Secret, name string) handlers.Secret {
 		quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(name)
 		return handlers.NewSecret(strings.TrimSpace(text + " dbname='" + quoted + "'"))
 	}
+
 	rest, query, _ := strings.Cut(rest, "?")
 	hosts, _, _ := strings.Cut(rest, "/")
 	text = scheme + "://" + hosts + "/" + url.PathEscape(name)
+
 	// A database among the parameters would count more than the path.
 	parameters := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
 		key, _, _ := strings.Cut(p, "=")
 		key, err := url.QueryUnescape(key)
-		return p == "" || err == nil && (key == "dbname" || key == "database")
+		isDatabase := key == "dbname" || key == "database"
+		return p == "" || err == nil && isDatabase
 	})
+
 	if len(parameters) > 0 {
 		text += "?" + strings.Join(parameters, "&")
 	}
@@ -172,6 +190,7 @@ func (c *Config) For(o *Outbox) *Config {
 	one := *c
 	one.Outboxes = defaults().Outboxes
 	one.Database = o.of(&c.Database)
+
 	if !o.URL.IsZero() {
 		one.own = o.Name
 		one.ownPath = "outboxes.query"
@@ -179,14 +198,18 @@ func (c *Config) For(o *Outbox) *Config {
 			one.ownPath = fmt.Sprintf("outboxes.list.%d", i)
 		}
 	}
+
 	one.Routes = o.routes(c)
-	one.Destinations, one.whole = nil, c.Destinations
+
+	one.whole = c.Destinations
+	one.Destinations = nil
 	used := c.reached(one.Routes)
 	for _, d := range c.Destinations {
 		if used[d.Name] {
 			one.Destinations = append(one.Destinations, d)
 		}
 	}
+
 	return &one
 }
 
@@ -213,6 +236,7 @@ func (c *Config) AlertTargets() (all Destinations) {
 	if whole == nil {
 		whole = c.Destinations
 	}
+
 	for _, d := range whole {
 		if slices.Contains(c.Alerts.To, d.Name) {
 			all = append(all, d)
@@ -228,11 +252,15 @@ func SameWork(old, c *Config) bool {
 	own := func(change Change) bool {
 		return !strings.HasPrefix(change.Path, "admin.") && !strings.HasPrefix(change.Path, "outboxes.")
 	}
+
 	if len(d.Destinations) > 0 || len(d.Routes) > 0 || slices.ContainsFunc(d.Settings, own) {
 		return false
 	}
-	before, after := *old, *c
-	before.Destinations, after.Destinations = old.AlertTargets(), c.AlertTargets()
+
+	before := *old
+	before.Destinations = old.AlertTargets()
+	after := *c
+	after.Destinations = c.AlertTargets()
 	return len(Diff(&before, &after).Destinations) == 0
 }
 

@@ -27,10 +27,14 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 	if root == nil {
 		return nil, list.err()
 	}
+
 	c := defaults()
-	c.file, c.root = name, root
+	c.file = name
+	c.root = root
 	d := &fileDecoder{decoder: decoder{list, expand, c.origins}, registry: registry, partial: p}
+
 	d.decodeStruct(root, "", topLevel(c))
+
 	if root.kind == kindMap {
 		c.Destinations = d.destinations(root.get("destinations"), p.names)
 		d.checkVersion(root, c.Version)
@@ -39,18 +43,23 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 		}
 		d.checkWhole(root, c)
 	}
+
 	if err := list.err(); err != nil {
 		return nil, err
 	}
+
 	if len(c.Alerts.On) == 0 {
 		c.Alerts.On = alertKinds()
 	}
+
 	if p.url != "" { // checked by its reader, which knows its source
 		c.Database.URL = handlers.NewSecret(p.url)
 	}
+
 	if p.keys == nil {
 		c.warn()
 	}
+
 	return c, nil
 }
 
@@ -80,24 +89,29 @@ func (d *fileDecoder) checkVersion(root *node, version int) {
 // checkWhole checks settings that depend on each other.
 func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	d.validate(c.validate(), root, "")
+
 	var names []string
 	if n := root.get("destinations"); n != nil {
 		for _, e := range n.entries { // also those with mistakes: they exist
 			names = append(names, e.name)
 		}
 	}
+
 	line := func(path string) int { return locate(root, path).line }
 	d.validate(checkRoutes(c.Routes, "routes", names, line), root, "")
 	d.compileFilters(root, c.Routes, "routes")
 	d.validate(c.Outboxes.validate(&c.Database), root, "")
+
 	if !d.partial.leavesOut("destinations") {
 		for i := range c.Outboxes.List {
-			o, at := &c.Outboxes.List[i], fmt.Sprintf("outboxes.list.%d", i)
+			o := &c.Outboxes.List[i]
+			at := fmt.Sprintf("outboxes.list.%d", i)
 			d.validate(checkRoutes(o.Routes, at+".routes", names, line), root, "")
 			d.compileFilters(root, o.Routes, at+".routes")
 		}
 		d.validate(errors.Join(c.checkExclusive(), c.checkDeadLetters()), root, "")
 	}
+
 	if len(c.Alerts.To) > 0 {
 		d.validate(errors.Join(checkTo(c.Alerts.To, names, "alerts.to")...), root, "")
 	}
@@ -121,12 +135,14 @@ func trimmed(url handlers.Secret) handlers.Secret {
 // reads the PG* variables, as psql does.
 func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 	const path = "database.url"
-	c.Database.URL, c.Database.ListenURL = trimmed(c.Database.URL), trimmed(c.Database.ListenURL)
+	c.Database.URL = trimmed(c.Database.URL)
+	c.Database.ListenURL = trimmed(c.Database.ListenURL)
 	value, ok := lookup("DATABASE_URL")
 	value = TrimURL(value)
 	if !c.Database.URL.IsZero() || d.list.explains(path) {
 		return
 	}
+
 	switch n := find(root, path); {
 	case n.hidden && n.text == "" && !strings.HasSuffix(n.raw, ":-}"): // an empty default is intended
 		d.list.add(n.at, path, "%s: the expanded value %s", path, EmptyURL)
@@ -137,44 +153,57 @@ func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, %s", path, EmptyURL)
 		return
 	}
+
 	c.Database.URL = handlers.NewSecret(value)
 	(*c.origins)[path] = "${env:DATABASE_URL}"
 	d.expand.keep(value)
+
 	if err := checkURL(path, c.Database.URL); err != nil {
 		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, is %s", path, message(err))
 	}
 }
 
-// warn records settings that are allowed but probably not intended.
-func (c *Config) warn() {
-	routed := map[string]bool{}
+// reachable returns the destinations that routes, alerts or dead letters lead to.
+func (c *Config) reachable() map[string]bool {
 	routes := c.Routes
 	for i := range c.Outboxes.List {
 		routes = append(slices.Clip(routes), c.Outboxes.List[i].Routes...)
 	}
+
+	all := map[string]bool{}
 	for _, r := range routes {
 		for _, name := range r.To {
-			routed[name] = true
+			all[name] = true
 		}
 	}
 	for _, name := range c.Alerts.To {
-		routed[name] = true
+		all[name] = true
 	}
 	for i := range c.Destinations {
-		routed[c.Destinations[i].OnDead.To] = true
+		all[c.Destinations[i].OnDead.To] = true
 	}
+	return all
+}
+
+// warn records settings that are allowed but probably not intended.
+func (c *Config) warn() {
 	add := func(path, format string, args ...any) {
 		c.Warnings = append(c.Warnings, c.Mistake(path, "warning: "+fmt.Sprintf(format, args...)))
 	}
+
 	for i, r := range c.Routes {
 		if strings.HasSuffix(r.Match, ".") {
-			add(fmt.Sprintf("routes.%d.match", i), "%q matches only the type that is spelt so, with the dot: write %q for all types that begin with it", r.Match, r.Match+"*")
+			add(fmt.Sprintf("routes.%d.match", i), "%q matches only the type that is spelt so, with the dot: "+
+				"write %q for all types that begin with it", r.Match, r.Match+"*")
 		}
 	}
+
+	hasWay := c.reachable()
 	for _, dest := range c.Destinations {
-		if !routed[dest.Name] {
+		if !hasWay[dest.Name] {
 			add("destinations."+dest.Name, "no route leads to the destination %q", dest.Name)
 		}
+
 		if s, ok := dest.Settings.(Warner); ok {
 			for _, w := range field.Split(s.Warnings()) {
 				path := join("destinations."+dest.Name, field.Path(w))
@@ -182,8 +211,10 @@ func (c *Config) warn() {
 			}
 		}
 	}
+
 	if len(c.Destinations) == 0 {
 		add("destinations", "there are no destinations: nothing will be delivered")
 	}
+
 	sortMistakes(c.Warnings)
 }

@@ -23,7 +23,8 @@ func databasePart(url string) part {
 }
 
 func routesPart(url string) part {
-	return part{keys: []string{"version", "database", "retention", "destinations", "routes", "admin", "outboxes"}, names: true, url: url}
+	keys := []string{"version", "database", "retention", "destinations", "routes", "admin", "outboxes"}
+	return part{keys: keys, names: true, url: url}
 }
 
 // leavesOut reports whether the part is without a key of the top level.
@@ -40,6 +41,7 @@ func (p part) of(root *yaml.Node) *yaml.Node {
 	for _, s := range settingsOf(reflect.ValueOf(&Config{}).Elem()) {
 		known = append(known, s.name)
 	}
+
 	return rewrite(root, 0, func(key string, value *yaml.Node) *yaml.Node {
 		switch {
 		case p.keys != nil && slices.Contains(known, key) && !slices.Contains(p.keys, key):
@@ -71,22 +73,27 @@ func rewrite(y *yaml.Node, depth int, f func(key string, value *yaml.Node) *yaml
 	if y.Kind == yaml.AliasNode {
 		y = y.Alias
 	}
+
 	if y.Kind != yaml.MappingNode || depth > maxMerges {
 		return y
 	}
+
 	result := *y
 	result.Content = nil
 	for i := 0; i+1 < len(y.Content); i += 2 {
-		key, value := y.Content[i], y.Content[i+1]
+		key := y.Content[i]
+		value := y.Content[i+1]
 		if key.ShortTag() == "!!merge" {
 			value = rewriteMerged(value, depth+1, f)
 		} else {
 			value = f(key.Value, value)
 		}
+
 		if value != nil {
 			result.Content = append(result.Content, key, value)
 		}
 	}
+
 	return &result
 }
 
@@ -95,13 +102,16 @@ func rewriteMerged(y *yaml.Node, depth int, f func(key string, value *yaml.Node)
 	if y.Kind == yaml.AliasNode {
 		y = y.Alias
 	}
+
 	if y.Kind != yaml.SequenceNode {
 		return rewrite(y, depth, f)
 	}
+
 	result := *y
 	result.Content = nil
 	for _, item := range y.Content {
 		result.Content = append(result.Content, rewrite(item, depth, f))
 	}
+
 	return &result
 }

@@ -31,10 +31,12 @@ func Print(w io.Writer, c *Config) error {
 		}
 		add(root, s.name, p.setting(s, ""))
 	}
+
 	out, err := yaml.Dump(root, yaml.WithIndent(2), yaml.WithLineWidth(-1))
 	if err != nil {
 		return fmt.Errorf("config: print: %w", err)
 	}
+
 	_, err = w.Write(out)
 	return err
 }
@@ -69,8 +71,10 @@ func (p printer) destinations(all Destinations) *yaml.Node {
 		for _, s := range dest.effective() {
 			add(one, s.name, p.setting(s, path))
 		}
+
 		add(m, dest.Name, one)
 	}
+
 	return m
 }
 
@@ -87,12 +91,15 @@ func (d *Destination) effective() []setting {
 // it is empty and has a list of allowed words, or is left out where it is not set.
 func (p printer) setting(s setting, path string) *yaml.Node {
 	v := s.targets[0]
-	if (s.rule.IfSet || len(s.rule.Enum) > 0 && v.Kind() == reflect.String) && v.IsZero() {
+	isWord := len(s.rule.Enum) > 0 && v.Kind() == reflect.String
+	if (s.rule.IfSet || isWord) && v.IsZero() {
 		return nil
 	}
+
 	if o, is := reflect.TypeAssert[Outboxes](v); is && !o.Used() {
 		return nil
 	}
+
 	if s.rule.Short != "" {
 		return p.encodeShort(v, s.rule, join(path, s.name))
 	}
@@ -106,6 +113,7 @@ func (p printer) encodeShort(v reflect.Value, r field.Rule, path string) *yaml.N
 	if !slices.ContainsFunc(all, func(s setting) bool { return s.name != r.Short && !s.targets[0].IsZero() }) {
 		return p.encode(settingOf(all, r.Short).targets[0], path)
 	}
+
 	m := p.encode(v, path)
 	m.Style = yaml.FlowStyle
 	return m
@@ -116,12 +124,14 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 	if !v.IsValid() { // nil in a map of anything
 		return nil
 	}
+
 	if v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.IsNil() {
 			return nil
 		}
 		return p.encode(v.Elem(), path)
 	}
+
 	special := p.encodeSpecial(v, path)
 	switch k := v.Kind(); {
 	case special != nil:
@@ -135,18 +145,7 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 	case k == reflect.Map:
 		return p.encodeMap(v, path)
 	case k == reflect.Slice:
-		list := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Style: yaml.FlowStyle}
-		for i := range v.Len() {
-			n := p.encode(v.Index(i), fmt.Sprintf("%s.%d", path, i))
-			if n == nil {
-				n = bare("null") // without it the other elements would move
-			}
-			if n.Kind != yaml.ScalarNode {
-				list.Style = 0
-			}
-			list.Content = append(list.Content, n)
-		}
-		return list
+		return p.encodeList(v, path)
 	case k == reflect.String:
 		return text(p.visible(v.String(), path, redactText))
 	default:
@@ -154,12 +153,29 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 	}
 }
 
+func (p printer) encodeList(v reflect.Value, path string) *yaml.Node {
+	list := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Style: yaml.FlowStyle}
+	for i := range v.Len() {
+		n := p.encode(v.Index(i), fmt.Sprintf("%s.%d", path, i))
+		if n == nil {
+			n = bare("null") // without it the other elements would move
+		}
+		if n.Kind != yaml.ScalarNode {
+			list.Style = 0
+		}
+		list.Content = append(list.Content, n)
+	}
+	return list
+}
+
 func (p printer) encodeMap(v reflect.Value, path string) *yaml.Node {
 	m := mapping()
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+
 	for _, k := range keys {
-		at, value := join(path, k.String()), v.MapIndex(k)
+		at := join(path, k.String())
+		value := v.MapIndex(k)
 		if value.Kind() == reflect.Interface {
 			value = value.Elem()
 		}
@@ -182,7 +198,7 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 		}
 		return text(formatDuration(value))
 	case handlers.Secret:
-		if last := path[strings.LastIndexByte(path, '.')+1:]; strings.HasPrefix(path, "database.") || strings.HasPrefix(path, "outboxes.") && (last == "url" || last == "listen_url") {
+		if isConnection(path) {
 			return text(p.visible(value.Reveal(), path, redactConnection))
 		}
 		return text(p.visible(value.Reveal(), path, redactSecret))
@@ -197,6 +213,13 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 	default:
 		return nil
 	}
+}
+
+// isConnection reports whether the setting at a path is a connection string.
+func isConnection(path string) bool {
+	last := path[strings.LastIndexByte(path, '.')+1:]
+	isURL := last == "url" || last == "listen_url"
+	return strings.HasPrefix(path, "database.") || strings.HasPrefix(path, "outboxes.") && isURL
 }
 
 // visible returns the printable form of a text: the file's own where it was expanded,

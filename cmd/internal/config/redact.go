@@ -26,16 +26,20 @@ var (
 	wholeURL    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://\S*$`)
 	embeddedURL = regexp.MustCompile("[A-Za-z][A-Za-z0-9+.-]*://[^\\s\"'<>`]+")
 	// secretName matches the names of headers, parameters and the like that hold secrets.
-	secretName = regexp.MustCompile(`(?i)auth|token|secret|passw|cookie|credential|signature|(?:api|access|private|functions|subscription|shared|master|admin|x)[-_.]?key$`)
+	secretName = regexp.MustCompile(`(?i)auth|token|secret|passw|cookie|credential|signature|` +
+		`(?:api|access|private|functions|subscription|shared|master|admin|x)[-_.]?key$`)
 	// secretParameter matches more: parameters of a URL are seldom anything else.
 	secretParameter = regexp.MustCompile(`(?i)^(?:key|sig|code|pwd)$`)
 	// authScheme matches the first word of a header that carries credentials.
 	authScheme = regexp.MustCompile(`(?i)^(?:basic|bearer|digest|token|api-?key|key)$`)
 	// hookHost matches hosts whose URLs are secrets: the path alone is enough to post.
-	hookHost = regexp.MustCompile(`(?i)^(?:hooks?\.[a-z0-9.-]+|discord(?:app)?\.com|[a-z0-9.-]+\.webhook\.office\.com|[a-z0-9.-]+\.logic\.azure\.com|api\.telegram\.org|events\.pagerduty\.com)(?::\d+)?$`)
+	hookHost = regexp.MustCompile(`(?i)^(?:hooks?\.[a-z0-9.-]+|discord(?:app)?\.com|` +
+		`[a-z0-9.-]+\.webhook\.office\.com|[a-z0-9.-]+\.logic\.azure\.com|` +
+		`api\.telegram\.org|events\.pagerduty\.com)(?::\d+)?$`)
 
 	// plainSegment matches a segment of a path without a secret: words, versions, years, or the account of an AWS queue.
-	plainSegment = regexp.MustCompile(`^(?:\d{12}|(?:(?:[a-z]+|[A-Z][a-z]+|[A-Z]{1,4})(?:[A-Z][a-z]{2,})*\d?|v\d{1,3}(?:(?:alpha|beta|rc)\d{0,2})?|\d{1,4})(?:[-_.:#]+(?:[A-Za-z]?[a-z]*|v?\d{1,4}))*)$`)
+	plainSegment = regexp.MustCompile(`^(?:\d{12}|(?:(?:[a-z]+|[A-Z][a-z]+|[A-Z]{1,4})(?:[A-Z][a-z]{2,})*\d?|` +
+		`v\d{1,3}(?:(?:alpha|beta|rc)\d{0,2})?|\d{1,4})(?:[-_.:#]+(?:[A-Za-z]?[a-z]*|v?\d{1,4}))*)$`)
 	// longestWord is the longest word of a plain segment.
 	longestWord = regexp.MustCompile(`[A-Za-z]{25}`)
 
@@ -55,17 +59,21 @@ const firstMark = '\U000F0000'
 func redact(text string, f func(string) string) string {
 	var parts []string
 	mark := firstMark
+
 	text = opaque.ReplaceAllStringFunc(text, func(part string) string {
 		if part == "$$" {
 			return part
 		}
+
 		if m := withDefault.FindStringSubmatch(part); m != nil && f(m[2]) != m[2] {
 			part = "${" + m[1] + "}"
 		}
+
 		parts = append(parts, part)
 		mark++
 		return string(mark - 1)
 	})
+
 	var out strings.Builder
 	for _, r := range f(text) {
 		if i := int(r - firstMark); i >= 0 && i < len(parts) {
@@ -74,6 +82,7 @@ func redact(text string, f func(string) string) string {
 		}
 		out.WriteRune(r)
 	}
+
 	return out.String()
 }
 
@@ -97,9 +106,11 @@ func redactSecret(s string) string {
 	if opaqueOnly(publicPart.ReplaceAllString(s, "")) {
 		return s
 	}
+
 	if !isURL || strings.HasPrefix(scheme, "http") && !opaqueOnly(afterHost(rest)) {
 		return redacted
 	}
+
 	return redactURL(s, hideSegment)
 }
 
@@ -138,19 +149,25 @@ func redactURL(s string, segment func(string) string) string {
 	if !ok {
 		return s
 	}
-	user, within := "", false
+
+	user := ""
+	within := false
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		within = strings.ContainsRune(rest[:i], '?') // the @ may be of the query
 		name, password, found := strings.Cut(rest[:i], ":")
 		switch {
 		case found && opaqueOnly(password):
-			user, rest = rest[:i+1], rest[i+1:]
+			user = rest[:i+1]
+			rest = rest[i+1:]
 		case found:
-			user, rest = name+":"+redacted+"@", rest[i+1:]
+			user = name + ":" + redacted + "@"
+			rest = rest[i+1:]
 		case !strings.ContainsRune(name, '/'):
-			user, rest = hide(name)+"@", rest[i+1:]
+			user = hide(name) + "@"
+			rest = rest[i+1:]
 		}
 	}
+
 	rest, query, hasQuery := strings.Cut(rest, "?")
 	if user != "" && within {
 		rest = redactQuery(rest)
@@ -161,6 +178,7 @@ func redactURL(s string, segment func(string) string) string {
 	if hasQuery {
 		rest += "?" + redactQuery(query)
 	}
+
 	return scheme + "://" + user + rest
 }
 
@@ -170,6 +188,7 @@ func redactPath(s string, hideSegment func(string) string) string {
 	segments := strings.Split(s, "/")
 	path := segments[1:]
 	known := hookHost.MatchString(segments[0]) || len(path) == 4 && path[0] == "services" // as Slack has it, also behind a gateway
+
 	for i, segment := range path {
 		if known && i > 0 && !opaqueOnly(segment) {
 			path[i] = redacted
@@ -177,6 +196,7 @@ func redactPath(s string, hideSegment func(string) string) string {
 			path[i] = hideSegment(segment)
 		}
 	}
+
 	return strings.Join(segments, "/")
 }
 
@@ -189,11 +209,13 @@ func hideSegment(segment string) string {
 			return redacted
 		}
 	}
+
 	return segment
 }
 
 func redactQuery(query string) string {
 	parameters := strings.Split(query, "&")
+
 	for i, p := range parameters {
 		name, value, _ := strings.Cut(p, "=")
 		switch {
@@ -204,6 +226,7 @@ func redactQuery(query string) string {
 			parameters[i] = name + "=" + hide(value)
 		}
 	}
+
 	return strings.Join(parameters, "&")
 }
 
@@ -213,6 +236,7 @@ func redactNamed(name, s string) string {
 	words := strings.Split(s, " ")
 	scheme := len(words) > 1 && authScheme.MatchString(words[0])
 	expands := strings.ContainsFunc(s, func(r rune) bool { return r >= firstMark })
+
 	for i, word := range words {
 		switch {
 		case opaqueOnly(word) || scheme && i == 0:
@@ -222,6 +246,7 @@ func redactNamed(name, s string) string {
 			words[i] = hide(redactText(word))
 		}
 	}
+
 	return strings.Join(words, " ")
 }
 
@@ -240,9 +265,11 @@ func tokenLike(word string) bool {
 	if len(word) < long || !tokenChars.MatchString(word) || !mixed(word) {
 		return false
 	}
+
 	if strings.ToLower(word) != word && strings.ToUpper(word) != word {
 		return true
 	}
+
 	pieces := strings.FieldsFunc(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	return slices.ContainsFunc(pieces, func(p string) bool { return len(p) >= piece && mixed(p) })
 }

@@ -25,8 +25,10 @@ func Reference(page []byte, registry Registry, descriptions Descriptions) ([]byt
 	if err != nil {
 		return nil, fmt.Errorf("config: reference: %w", err)
 	}
+
 	var errs []error
 	written := make(map[string]bool)
+
 	page = tableRegexp.ReplaceAllFunc(page, func(old []byte) []byte {
 		name := string(tableRegexp.FindSubmatch(old)[1])
 		text, known := all.text[name]
@@ -38,14 +40,18 @@ func Reference(page []byte, registry Registry, descriptions Descriptions) ([]byt
 		case bytes.Count(old, []byte(tablePrefix)) > 1:
 			errs = append(errs, fmt.Errorf("config: reference: the marker %s: has no end: add the line %s", tableStart(name), tableEnd))
 		}
+
 		written[name] = true
 		return []byte(tableStart(name) + "\n\n" + text + "\n" + tableEnd + "\n")
 	})
+
 	for _, name := range all.names {
 		if !written[name] {
-			errs = append(errs, fmt.Errorf("config: reference: the page has no table of %q: add the lines %s and %s", name, tableStart(name), tableEnd))
+			errs = append(errs, fmt.Errorf("config: reference: the page has no table of %q: add the lines %s and %s",
+				name, tableStart(name), tableEnd))
 		}
 	}
+
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -73,13 +79,16 @@ type tables struct {
 func tablesOf(registry Registry, descriptions Descriptions) (*tables, error) {
 	all := &tables{descriptions: descriptions, text: make(map[string]string)}
 	root := settingsOf(reflect.ValueOf(defaults()).Elem())
+
 	var top []row
 	var errs []error
 	for _, s := range root {
 		r, err := all.rowOf(s, "")
-		top, errs = append(top, r), append(errs, err)
+		top = append(top, r)
+		errs = append(errs, err)
 	}
 	all.add("top level", top)
+
 	for _, s := range root {
 		switch v := s.targets[0]; {
 		case v.Type() == reflect.TypeFor[Destinations]():
@@ -90,6 +99,7 @@ func tablesOf(registry Registry, descriptions Descriptions) (*tables, error) {
 			errs = append(errs, all.addStruct(s.name, v, s.name+"."))
 		}
 	}
+
 	return all, errors.Join(errs...)
 }
 
@@ -114,6 +124,7 @@ func (t *tables) addStruct(name string, v reflect.Value, prefix string, before .
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+
 	t.add(name, append(before, rows...))
 	return nil
 }
@@ -124,6 +135,7 @@ func (t *tables) add(name string, rows []row) {
 	for _, r := range rows {
 		fmt.Fprintf(&text, "| `%s` | %s | %s | %s |\n", r.key, r.kind, r.unset, r.meaning)
 	}
+
 	t.names = append(t.names, name)
 	t.text[name] = text.String()
 }
@@ -139,13 +151,18 @@ func (t *tables) rowsOf(v reflect.Value, prefix string) (all []row, err error) {
 			return nil, err
 		}
 		all = append(all, r)
+
 		if s.rule.Kind != "" {
 			continue
 		}
-		value, below := s.targets[0], r.key+"."
+
+		value := s.targets[0]
+		below := r.key + "."
 		if value.Kind() == reflect.Slice {
-			value, below = reflect.New(value.Type().Elem()).Elem(), r.key+"[]."
+			value = reflect.New(value.Type().Elem()).Elem()
+			below = r.key + "[]."
 		}
+
 		if value.Kind() == reflect.Pointer {
 			value = pointed(value)
 		}
@@ -170,10 +187,13 @@ func (t *tables) rowOf(s setting, prefix string) (row, error) {
 	if r.meaning == "" {
 		return r, fmt.Errorf("%s: %w", r.key, errNoDescription)
 	}
+
 	if s.rule.Short != "" {
 		short := settingOf(settingsOf(s.targets[0]), s.rule.Short)
-		r.kind, r.unset = kindOf(short.targets[0].Type(), short.rule)+" or mapping", words([]string{short.targets[0].String()})
+		r.kind = kindOf(short.targets[0].Type(), short.rule) + " or mapping"
+		r.unset = words([]string{short.targets[0].String()})
 	}
+
 	if r.kind == "" {
 		r.kind = kindOf(s.targets[0].Type(), s.rule)
 	}
@@ -181,11 +201,13 @@ func (t *tables) rowOf(s setting, prefix string) (row, error) {
 		r.unset = "required"
 	}
 	if r.unset == "" {
-		var err error
-		if r.unset, err = defaultText(s.targets[0]); err != nil {
+		unset, err := defaultText(s.targets[0])
+		if err != nil {
 			return r, fmt.Errorf("%s: %w", r.key, err)
 		}
+		r.unset = unset
 	}
+
 	return r, nil
 }
 
@@ -199,8 +221,11 @@ func pointed(v reflect.Value) reflect.Value {
 
 // isText reports whether the file writes values of a type as text.
 func isText(t reflect.Type) bool {
-	return t == reflect.TypeFor[time.Duration]() || t == reflect.TypeFor[handlers.Secret]() ||
-		reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Kind() != reflect.Slice
+	switch t {
+	case reflect.TypeFor[time.Duration](), reflect.TypeFor[handlers.Secret]():
+		return true
+	}
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Kind() != reflect.Slice
 }
 
 // kindOf returns the cell Type for a field: the values that the file may have, within the bounds of a rule.
@@ -234,6 +259,7 @@ func kindOf(t reflect.Type, r field.Rule) string {
 func durationOf(r field.Rule) string {
 	bound := func(f *float64) string { return words([]string{formatDuration(time.Duration(*f))}) }
 	text := "duration"
+
 	switch {
 	case r.Min != nil && r.Max != nil:
 		text += ", " + bound(r.Min) + " to " + bound(r.Max)
@@ -242,11 +268,13 @@ func durationOf(r field.Rule) string {
 	case r.Max != nil:
 		text += ", at most " + bound(r.Max)
 	}
+
 	return text
 }
 
 func rangeOf(r field.Rule) string {
 	bound := func(f *float64) string { return strconv.FormatFloat(*f, 'f', -1, 64) }
+
 	switch {
 	case r.Min != nil && r.Max != nil:
 		return bound(r.Min) + " to " + bound(r.Max)
@@ -263,6 +291,7 @@ func rangeOf(r field.Rule) string {
 // mapping, because its settings have the defaults.
 func defaultText(v reflect.Value) (string, error) {
 	d, isDuration := reflect.TypeAssert[time.Duration](v)
+
 	switch k := v.Kind(); {
 	case k == reflect.Pointer && !v.IsNil():
 		return defaultText(v.Elem())
@@ -303,5 +332,6 @@ func markdown(s string) string {
 			parts[i] = strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(parts[i])
 		}
 	}
+
 	return strings.ReplaceAll(strings.Join(parts, "`"), "|", `\|`)
 }

@@ -28,15 +28,18 @@ func checkMatch(match string) error {
 	if match == "" {
 		return errMatchEmpty
 	}
+
 	if strings.ContainsFunc(match, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
 		return errMatchSpace
 	}
+
 	name := match
 	if match == wildcard {
 		name = ""
 	} else if before, ok := strings.CutSuffix(match, prefixWildcard); ok && before != "" {
 		name = before
 	}
+
 	if strings.Contains(name, wildcard) {
 		return errMatchStar
 	}
@@ -54,13 +57,16 @@ func checkRoutes(routes []Route, at string, names []string, line func(path strin
 		path := fmt.Sprintf("%s.%d", at, i)
 		match := path + ".match"
 		rule := [2]string{r.Match, strings.TrimSpace(r.When)}
+
 		if err := checkMatch(r.Match); err != nil {
 			errs = append(errs, &handlers.FieldError{Path: match, Err: err})
 		} else if before, ok := first[rule]; ok {
-			errs = append(errs, field.Errorf(match, "%s has a route on line %d: add the destinations there", quote(r.Match), line(before)))
+			errs = append(errs, field.Errorf(match, "%s has a route on line %d: add the destinations there",
+				quote(r.Match), line(before)))
 		} else {
 			first[rule] = match
 		}
+
 		errs = append(errs, checkTo(r.To, names, path+".to")...)
 		for n, name := range r.To {
 			at := fmt.Sprintf("%s.to.%d", path, n)
@@ -69,10 +75,12 @@ func checkRoutes(routes []Route, at string, names []string, line func(path strin
 			case !ok:
 				leads[[2]string{r.Match, name}] = at
 			case !strings.HasPrefix(before, path+".") && first[rule] == match:
-				errs = append(errs, field.Errorf(at, "%s leads to %s on line %d already: write both conditions there, with || between them", quote(r.Match), quote(name), line(before)))
+				errs = append(errs, field.Errorf(at, "%s leads to %s on line %d already: "+
+					"write both conditions there, with || between them", quote(r.Match), quote(name), line(before)))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -80,6 +88,7 @@ func checkTo(to, names []string, path string) []error {
 	if len(to) == 0 {
 		return []error{field.Errorf(path, "names no destination")}
 	}
+
 	var errs []error
 	for i, name := range to {
 		at := fmt.Sprintf("%s.%d", path, i)
@@ -92,6 +101,7 @@ func checkTo(to, names []string, path string) []error {
 			errs = append(errs, field.Errorf(at, "the destination %s is there twice", quote(name)))
 		}
 	}
+
 	return errs
 }
 
@@ -110,6 +120,7 @@ func (c *Config) RoutesOf(eventType string) (all []Route) {
 	for i, r := range c.Routes {
 		patterns[i] = r.Match
 	}
+
 	best := routing.Best(patterns, eventType)
 	for _, r := range c.Routes {
 		if best >= 0 && r.Match == patterns[best] {
@@ -122,11 +133,13 @@ func (c *Config) RoutesOf(eventType string) (all []Route) {
 // Covers reports whether every event type that the pattern matches has a route.
 func (c *Config) Covers(pattern string) bool {
 	prefix, isPrefix := strings.CutSuffix(pattern, wildcard)
+
 	for _, r := range c.Routes {
 		wide, isWide := strings.CutSuffix(r.Match, wildcard)
 		if r.Match == pattern || isWide && strings.HasPrefix(prefix, wide) {
 			return true
 		}
 	}
+
 	return !isPrefix && len(c.RouteOf(pattern)) > 0
 }

@@ -49,15 +49,18 @@ func (d *decoder) decodeDuration(n *node, target *time.Duration, r field.Rule, p
 		d.list.add(n.at, path, "%s: %s has no unit: write 500ms, 30s, 5m, 12h or 7d", path, show(n))
 		return
 	}
+
 	text := n.text
 	if n.hidden {
 		text = strings.TrimSpace(text)
 	}
+
 	value, err := parseDuration(text)
 	if err != nil {
 		d.list.add(n.at, path, "%s: %s: %v", path, show(n), err)
 		return
 	}
+
 	switch {
 	case value == 0 && r.Zero != "":
 	case r.Min != nil && float64(value) < *r.Min:
@@ -65,12 +68,14 @@ func (d *decoder) decodeDuration(n *node, target *time.Duration, r field.Rule, p
 		if r.Zero != "" {
 			cure = ": write 0 for " + r.Zero
 		}
-		d.list.add(n.at, path, "%s: %s is too small: the least is %s%s", path, show(n), formatDuration(time.Duration(*r.Min)), cure)
+		d.list.add(n.at, path, "%s: %s is too small: the least is %s%s",
+			path, show(n), formatDuration(time.Duration(*r.Min)), cure)
 		return
 	case r.Max != nil && float64(value) > *r.Max:
 		d.list.add(n.at, path, "%s: %s is too large: the most is %s", path, show(n), formatDuration(time.Duration(*r.Max)))
 		return
 	}
+
 	*target = value
 }
 
@@ -92,6 +97,7 @@ func (d *decoder) decodeScalar(n *node, v reflect.Value, r field.Rule, path stri
 			d.wrongScalar(n, path, "a number")
 			return
 		}
+
 		if d.inRange(n, f, r, path) {
 			v.SetFloat(f)
 		}
@@ -106,10 +112,12 @@ func (d *decoder) decodeString(n *node, v reflect.Value, r field.Rule, path stri
 		d.list.add(n.at, path, "%s: %s is no longer accepted: write %s", path, show(n), now)
 		return
 	}
+
 	text, ok := d.text(n, path)
 	if !ok {
 		return
 	}
+
 	if len(r.Enum) > 0 && !slices.Contains(r.Enum, text) {
 		hint := ""
 		if !n.hidden {
@@ -118,6 +126,7 @@ func (d *decoder) decodeString(n *node, v reflect.Value, r field.Rule, path stri
 		d.list.add(n.at, path, "%s: %s is not one of %s%s", path, show(n), strings.Join(r.Enum, ", "), hint)
 		return
 	}
+
 	v.SetString(text)
 }
 
@@ -134,6 +143,7 @@ func (d *decoder) decodeInt(n *node, v reflect.Value, r field.Rule, path string)
 		d.list.add(n.at, path, "%s: %s starts with a zero, which some programs read as octal: remove it", path, show(n))
 		return
 	}
+
 	i, err := parseInt(n)
 	if errors.Is(err, strconv.ErrRange) {
 		d.list.add(n.at, path, "%s: the number is too large", path)
@@ -143,9 +153,11 @@ func (d *decoder) decodeInt(n *node, v reflect.Value, r field.Rule, path string)
 		d.wrongScalar(n, path, "a whole number")
 		return
 	}
+
 	if !d.inRange(n, float64(i), r, path) {
 		return
 	}
+
 	switch {
 	case v.CanUint() && (i < 0 || v.OverflowUint(uint64(i))):
 		d.list.add(n.at, path, "%s: %s is out of range", path, show(n))
@@ -160,7 +172,11 @@ func (d *decoder) decodeInt(n *node, v reflect.Value, r field.Rule, path string)
 
 func leadingZero(s string) bool {
 	s = strings.TrimLeft(s, "+-")
-	return len(s) > 1 && s[0] == '0' && (s[1] >= '0' && s[1] <= '9' || s[1] == '_')
+	if len(s) < 2 || s[0] != '0' {
+		return false
+	}
+	isDigit := s[1] >= '0' && s[1] <= '9'
+	return isDigit || s[1] == '_'
 }
 
 func (d *decoder) inRange(n *node, f float64, r field.Rule, path string) bool {
@@ -186,10 +202,16 @@ func (d *decoder) wrongScalar(n *node, path, want string) {
 
 // unquote returns the cure of a number, or of true or false, in quotes.
 func unquote(n *node, want string) string {
+	if n.tag != "!!str" || n.hidden {
+		return ""
+	}
+
 	bare := node{kind: kindScalar, text: n.text, hidden: true}
-	_, isBool := parseBool(&bare)
-	_, isNumber := parseFloat(&bare)
-	if n.tag == "!!str" && !n.hidden && (isBool && want == "true or false" || isNumber && want != "true or false") {
+	_, isValue := parseFloat(&bare)
+	if want == "true or false" {
+		_, isValue = parseBool(&bare)
+	}
+	if isValue {
 		return ": remove the quotes"
 	}
 	return ""
@@ -213,12 +235,15 @@ func parseInt(n *node) (int64, error) {
 
 // parseFloat reads finite numbers.
 func parseFloat(n *node) (float64, bool) {
-	if n.kind != kindScalar || !n.hidden && n.tag != "!!int" && n.tag != "!!float" {
+	isNumber := n.tag == "!!int" || n.tag == "!!float"
+	if n.kind != kindScalar || !n.hidden && !isNumber {
 		return 0, false
 	}
+
 	if i, err := parseInt(n); err == nil {
 		return float64(i), true
 	}
+
 	f, err := strconv.ParseFloat(strings.TrimSpace(strings.ReplaceAll(n.text, "_", "")), 64)
 	return f, err == nil && !math.IsInf(f, 0) && !math.IsNaN(f)
 }
@@ -227,6 +252,7 @@ func parseBool(n *node) (value, ok bool) {
 	if n.kind != kindScalar || !n.hidden && n.tag != "!!bool" {
 		return false, false
 	}
+
 	switch strings.ToLower(strings.TrimSpace(n.text)) {
 	case "true":
 		return true, true

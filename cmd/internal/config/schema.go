@@ -125,6 +125,7 @@ func schemaOf(v reflect.Value, d Descriptions) (s *jsonschema.Schema, err error)
 			err = fmt.Errorf("%s: %v", v.Type(), r)
 		}
 	}()
+
 	r := jsonschema.Reflector{
 		FieldNameTag:               "yaml",
 		Anonymous:                  true,
@@ -132,6 +133,7 @@ func schemaOf(v reflect.Value, d Descriptions) (s *jsonschema.Schema, err error)
 		RequiredFromJSONSchemaTags: true,
 		Mapper:                     mapType,
 	}
+
 	s = r.ReflectFromType(v.Type())
 	s.Version = ""
 	return s, loosenStruct(s, v, d)
@@ -161,6 +163,7 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value, d Descriptions) error {
 		if p == nil {
 			return fmt.Errorf("%s: %s: %w", v.Type(), f.name, errNoTag)
 		}
+
 		or := []string{orNull}
 		if slices.Contains(s.Required, f.name) {
 			or = nil
@@ -169,12 +172,14 @@ func loosenStruct(s *jsonschema.Schema, v reflect.Value, d Descriptions) error {
 		if err := loosen(p, f.targets[0], d, or...); err != nil {
 			return err
 		}
+
 		if f.rule.Short != "" {
 			loosenShort(p, f.rule)
 		}
 		if f.rule.Unset != "" {
 			p.Default = nil // it is a value that other settings decide
 		}
+
 		p.Description = descriptionOf(f, d)
 	}
 	return nil
@@ -196,5 +201,6 @@ func descriptionOf(s setting, d Descriptions) string {
 	default:
 		text = append(text, "Default: "+unset+".")
 	}
+
 	return strings.Join(text, " ")
 }

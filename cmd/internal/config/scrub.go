@@ -25,16 +25,19 @@ func scrub(message, own string, values []string) string {
 		secrets = append(secrets, secretsIn(oneLine(v))...)
 	}
 	redactor := secret.NewRedactor(secrets...)
+
 	var out strings.Builder
 	for _, literal := range verb.Split(oneLine(own), -1) {
 		if slices.ContainsFunc(secrets, func(s string) bool { return strings.Contains(s, literal) }) {
 			continue // it may be found in a secret, and would tear it apart
 		}
+
 		if i := strings.Index(message, literal); i >= 0 {
 			out.WriteString(redactor.Redact(message[:i]) + literal)
 			message = message[i+len(literal):]
 		}
 	}
+
 	return out.String() + redactor.Redact(message)
 }
 
@@ -45,15 +48,18 @@ func secretsIn(text string) []string {
 	for _, m := range keywordPassword.FindAllStringSubmatch(text, -1) {
 		all = append(all, m[2], strings.Trim(m[2], "'"))
 	}
+
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if !isURL {
 		return all
 	}
+
 	before, query, _ := strings.Cut(rest, "?")
 	at := strings.LastIndexByte(before, '@')
 	if at < 0 && !plainHost.MatchString(before) { // the password has a question mark
 		at = strings.LastIndexByte(rest, '@')
 	}
+
 	if at >= 0 {
 		info := rest[:at]
 		rest = rest[at+1:]
@@ -69,6 +75,7 @@ func secretsIn(text string) []string {
 			all = append(all, info) // a token
 		}
 	}
+
 	place, _, _ := strings.Cut(rest, "?")
 	return append(append(all, secretsOfPlace(scheme, place)...), secretsOfQuery(query)...)
 }
@@ -78,10 +85,14 @@ func secretsIn(text string) []string {
 func secretsOfPlace(scheme, place string) (all []string) {
 	hosts, _, _ := strings.Cut(place, "/")
 	for host := range strings.SplitSeq(hosts, ",") {
-		if _, port, ok := strings.Cut(host, ":"); ok && !strings.HasPrefix(host, "[") && strings.ContainsFunc(port, func(r rune) bool { return r < '0' || r > '9' }) {
+		_, port, hasPort := strings.Cut(host, ":")
+		isAddress := strings.HasPrefix(host, "[")
+		isNumber := !strings.ContainsFunc(port, func(r rune) bool { return r < '0' || r > '9' })
+		if hasPort && !isAddress && !isNumber {
 			all = append(all, port)
 		}
 	}
+
 	if strings.HasPrefix(scheme, "http") {
 		shown := strings.Split(redactPath(place, hideSegment), "/")
 		for i, segment := range strings.Split(place, "/") {
@@ -90,6 +101,7 @@ func secretsOfPlace(scheme, place string) (all []string) {
 			}
 		}
 	}
+
 	return all
 }
 

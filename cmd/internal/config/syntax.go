@@ -29,15 +29,18 @@ func addSyntaxError(list *mistakes, data []byte, err error) {
 		}
 		return
 	}
+
 	var one *yaml.LoadError
 	if !errors.As(err, &one) {
 		list.add(pos{1, 1}, "", "not valid YAML")
 		return
 	}
+
 	at := pos{one.Mark.Line, one.Mark.Column}
 	if at.line < 1 || at.col < 1 {
 		at = offset(data, one.Mark.Index)
 	}
+
 	list.add(at, "", "not valid YAML: %s%s", syntaxMessage(one), syntaxHint(data, at, one))
 }
 
@@ -53,16 +56,19 @@ func syntaxMessage(e *yaml.LoadError) string {
 	if strings.HasPrefix(e.Message, "unknown anchor") || strings.Contains(e.ContextMsg, "scanning an alias") {
 		return `this alias has no anchor (text that starts with * must be in quotes, such as "*")`
 	}
+
 	message := e.Message
 	if strings.ContainsAny(message, "\"`") {
 		message = "cannot be read"
 	}
+
 	if e.ContextMsg != "" {
 		message += " " + e.ContextMsg
 		if e.ContextMark.Line > 0 && e.ContextMark.Line != e.Mark.Line {
 			message += " that starts on line " + strconv.Itoa(e.ContextMark.Line)
 		}
 	}
+
 	return message
 }
 
@@ -81,6 +87,7 @@ func syntaxHint(data []byte, at pos, e *yaml.LoadError) string {
 	if at.line > len(lines) {
 		return ""
 	}
+
 	line := lines[at.line-1]
 	switch {
 	case bareTemplate.Match(line):
@@ -92,9 +99,11 @@ func syntaxHint(data []byte, at pos, e *yaml.LoadError) string {
 	case strings.Contains(e.Message, "mapping values are not allowed"):
 		return " (is the line before it indented otherwise, or a quote missing?)"
 	}
+
 	if at.col > len(line) {
 		return ""
 	}
+
 	switch line[at.col-1] {
 	case '\t':
 		return " (indent with spaces, not with tabs)"

@@ -70,6 +70,7 @@ func parseTree(data []byte, list *mistakes, expand *expander, p part) *node {
 	if root == nil {
 		return nil
 	}
+
 	root = p.of(root)
 	t := &tree{list: list, expand: expand, done: map[*yaml.Node]*node{}, open: map[*yaml.Node]bool{}}
 	return t.build(root, "")
@@ -83,6 +84,7 @@ func parseDocument(data []byte, list *mistakes) *yaml.Node {
 		list.add(pos{1, 1}, "", "cannot be read: %v", err)
 		return nil
 	}
+
 	var doc, second yaml.Node
 	switch err := loader.Load(&doc); {
 	case errors.Is(err, io.EOF):
@@ -92,6 +94,7 @@ func parseDocument(data []byte, list *mistakes) *yaml.Node {
 		addSyntaxError(list, data, err)
 		return nil
 	}
+
 	switch err := loader.Load(&second); {
 	case errors.Is(err, io.EOF):
 	case err != nil:
@@ -99,6 +102,7 @@ func parseDocument(data []byte, list *mistakes) *yaml.Node {
 	default:
 		list.add(position(&second), "", "a second document starts here: put everything in one, without ---")
 	}
+
 	if len(doc.Content) != 1 {
 		list.add(pos{1, 1}, "", "the file holds no settings")
 		return nil
@@ -115,21 +119,25 @@ func (t *tree) build(y *yaml.Node, path string) *node {
 	if y.Kind == yaml.AliasNode {
 		y = y.Alias
 	}
+
 	if t.open[y] {
 		t.list.add(position(y), path, "the anchor contains itself%s: write the value out", in(path))
 		return &node{kind: kindBad, at: position(y), key: position(y)}
 	}
+
 	if t.done[y] == nil {
 		t.open[y] = true
 		t.done[y] = t.construct(y, path)
 		delete(t.open, y)
 	}
+
 	n := *t.done[y]
 	return &n
 }
 
 func (t *tree) construct(y *yaml.Node, path string) *node {
 	n := &node{at: position(y), key: position(y), tag: y.ShortTag(), size: 1}
+
 	switch {
 	case isTemplate(y):
 		n.kind = kindBad
@@ -151,20 +159,26 @@ func (t *tree) construct(y *yaml.Node, path string) *node {
 		t.fillScalar(n, y, path)
 	default:
 		n.kind = kindBad
-		t.list.add(n.at, path, "YAML tags with an exclamation mark are not supported%s: remove the tag, or put the text in quotes", in(path))
+		t.list.add(n.at, path, "YAML tags with an exclamation mark are not supported%s: remove the tag, or put the text in quotes",
+			in(path))
 	}
+
 	if n.size > maxValues {
 		t.list.add(n.at, path, "the aliases%s stand for more than %d values", in(path), maxValues)
 		return &node{kind: kindBad, at: n.at, key: n.key, size: 1}
 	}
+
 	return n
 }
 
 // isTemplate reports whether a mapping is a template without quotes, as YAML reads one:
 // the only key of {{ .Payload.x }} is a mapping.
 func isTemplate(y *yaml.Node) bool {
-	return y.Kind == yaml.MappingNode && y.Style&yaml.FlowStyle != 0 && len(y.Content) == 2 &&
-		y.Content[0].Kind == yaml.MappingNode && y.Content[1].ShortTag() == "!!null"
+	isFlow := y.Kind == yaml.MappingNode && y.Style&yaml.FlowStyle != 0
+	if !isFlow || len(y.Content) != 2 {
+		return false
+	}
+	return y.Content[0].Kind == yaml.MappingNode && y.Content[1].ShortTag() == "!!null"
 }
 
 // plainTag reports whether a scalar with this tag is text, a number or a
@@ -183,19 +197,24 @@ func (t *tree) fillScalar(n *node, y *yaml.Node, path string) {
 	if !strings.Contains(y.Value, "$") {
 		return
 	}
+
 	if shellVariable(y.Value) {
 		t.list.add(n.at, path, "%s%v", prefix(path), errShellVariable)
 		n.kind = kindBad
 		return
 	}
+
 	text, used, errs := t.expand.expand(y.Value)
 	for _, err := range errs {
 		t.list.add(n.at, path, "%s%v", prefix(path), err)
 		n.kind = kindBad
 	}
+
 	n.text = text
 	if used {
-		n.hidden, n.raw, n.tag = true, y.Value, "!!str"
+		n.hidden = true
+		n.raw = y.Value
+		n.tag = "!!str"
 	}
 }
 
@@ -213,11 +232,13 @@ func (t *tree) fillMap(n *node, y *yaml.Node, path string) {
 	first := map[string]pos{}
 	var merged []*node
 	for i := 0; i+1 < len(y.Content); i += 2 {
-		key, value := y.Content[i], y.Content[i+1]
+		key := y.Content[i]
+		value := y.Content[i+1]
 		at := position(key)
 		if key.Kind == yaml.AliasNode {
 			key = key.Alias
 		}
+
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			merged = append(merged, t.mergeable(value, path)...)
 			continue
@@ -226,16 +247,20 @@ func (t *tree) fillMap(n *node, y *yaml.Node, path string) {
 			t.list.add(at, path, "a key must be a name%s, not a list or a mapping", in(path))
 			continue
 		}
+
 		if before, ok := first[key.Value]; ok {
-			t.list.add(at, join(path, key.Value), "the key %s is there twice%s: the first is on line %d", showKey(key.Value), in(path), before.line)
+			t.list.add(at, join(path, key.Value), "the key %s is there twice%s: the first is on line %d",
+				showKey(key.Value), in(path), before.line)
 			continue
 		}
+
 		first[key.Value] = at
 		v := t.build(value, join(path, key.Value))
 		v.key = at
 		n.entries = append(n.entries, entry{key.Value, v})
 		n.size += v.size
 	}
+
 	for _, m := range merged {
 		for _, e := range m.entries {
 			if _, ok := first[e.name]; !ok {
@@ -254,6 +279,7 @@ func (t *tree) mergeable(y *yaml.Node, path string) []*node {
 	if n.kind == kindList {
 		all = n.items
 	}
+
 	for _, m := range all {
 		if m.kind != kindMap && m.kind != kindBad {
 			t.list.add(position(y), path, "<< merges a mapping%s, not %s", in(path), describe(m))

@@ -36,10 +36,12 @@ func checkListen(path, address string) error {
 	if address == "" {
 		return nil
 	}
+
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return field.Errorf(path, "must be an address and a port, such as 127.0.0.1:9470")
 	}
+
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		return field.Errorf(path, "the port must be a number from 0 to 65535")
 	}
@@ -54,11 +56,15 @@ func (a Admin) validate() error {
 	if a.TLS.CertFile == "" && a.TLS.KeyFile != "" {
 		errs = append(errs, field.Errorf("admin.tls.cert_file", "missing: key_file needs its certificate"))
 	}
+
 	errs = append(errs, admin.CheckPrefix("admin.prefix", a.Prefix),
 		admin.CheckToken("admin.token", a.Token), admin.CheckToken("admin.read_only_token", a.ReadOnlyToken))
+
 	if a.Pprof && a.Token.IsZero() && !a.Local() {
-		errs = append(errs, field.Errorf("admin.pprof", "profiles show memory, and admin.listen is reachable from other machines: set admin.token, or listen on 127.0.0.1"))
+		errs = append(errs, field.Errorf("admin.pprof", "profiles show memory, and admin.listen is reachable from other machines: "+
+			"set admin.token, or listen on 127.0.0.1"))
 	}
+
 	return errors.Join(append(errs, a.checkConsole(), a.checkReadOnlyToken(), a.checkActor())...)
 }
 
@@ -94,6 +100,7 @@ func (a Admin) checkActor() error {
 	case len(a.TrustedProxies) == 0:
 		return field.Errorf(path, "needs admin.trusted_proxies: any client may send the header")
 	}
+
 	var errs []error
 	for i, text := range a.TrustedProxies {
 		if _, err := parseProxy(text); err != nil {
@@ -119,6 +126,7 @@ func parseProxy(text string) (netip.Prefix, error) {
 		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
+
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() {
 		return netip.Prefix{}, errors.New("must be an address or a network, such as 127.0.0.1 or 10.1.0.0/16")
@@ -137,14 +145,17 @@ func (a Admin) checkConsole() error {
 	case !found, !a.Token.IsZero(), a.Local():
 		return nil
 	}
-	return field.Errorf("admin.console", "would admit everybody who reaches admin.listen: set admin.token, or listen on a loopback address, such as 127.0.0.1:9470")
+
+	return field.Errorf("admin.console", "would admit everybody who reaches admin.listen: "+
+		"set admin.token, or listen on a loopback address, such as 127.0.0.1:9470")
 }
 
 // Local reports whether only this machine reaches the server.
 func (a Admin) Local() bool {
 	host, _, err := net.SplitHostPort(a.Listen)
 	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+	isLoopback := host == "localhost" || ip != nil && ip.IsLoopback()
+	return err == nil && isLoopback
 }
 
 func (l Lane) validateLane() error {
@@ -193,9 +204,11 @@ func checkURL(path string, s handlers.Secret) error {
 	case !isURL || scheme != "postgres" && scheme != "postgresql":
 		return field.Errorf(path, "not a PostgreSQL connection string: write postgres://user:password@host:5432/database")
 	}
+
 	// Not url.Parse: PostgreSQL accepts more, several hosts or %2F in one.
 	if _, err := url.PathUnescape(text); err != nil {
-		return field.Errorf(path, "not a valid URL: write a percent sign as %%25, and other special characters of the password likewise")
+		return field.Errorf(path, "not a valid URL: "+
+			"write a percent sign as %%25, and other special characters of the password likewise")
 	}
 	return nil
 }

@@ -27,15 +27,22 @@ func adminMistake(c *config.Config, err error) error {
 // startAdmin serves metrics, health and the console until ctx ends, if the configuration asks for it. wait returns
 // once everything is closed.
 func startAdmin(ctx context.Context, s *supervisor) (wait func(), err error) {
-	c, log := s.config, s.log
+	c := s.config
+	log := s.log
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}
 
 	s.tokens = newTokens(c)
 	serve := admin.Config{
-		Address: c.Admin.Listen, Version: s.from.version, Metrics: s.metrics.registry, Checks: view{s}.checks(), Live: view{s}.Live,
-		TLS: AdminFiles(c, s.from.path), Token: s.tokens.all, Prefix: c.Admin.Prefix,
+		Address: c.Admin.Listen,
+		Version: s.from.version,
+		Metrics: s.metrics.registry,
+		Checks:  view{s}.checks(),
+		Live:    view{s}.Live,
+		TLS:     AdminFiles(c, s.from.path),
+		Token:   s.tokens.all,
+		Prefix:  c.Admin.Prefix,
 	}
 
 	if c.Admin.Pprof {
@@ -86,10 +93,12 @@ func consoleURL(c *config.Config, listens string) string {
 	if !c.Admin.Console {
 		return ""
 	}
+
 	scheme := "http"
 	if c.Admin.TLS.CertFile != "" {
 		scheme = "https"
 	}
+
 	host, port, err := net.SplitHostPort(listens)
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
 		listens = net.JoinHostPort("localhost", port)

@@ -25,6 +25,7 @@ func newAlerts(c *config.Config, open opener, outbox string, log *slog.Logger) (
 	if len(c.Alerts.To) == 0 {
 		return a, nil
 	}
+
 	var targets []alert.Target
 	for _, d := range c.AlertTargets() {
 		h, closer, err := open("alerts", d)
@@ -34,15 +35,21 @@ func newAlerts(c *config.Config, open opener, outbox string, log *slog.Logger) (
 		a.closers = append(a.closers, closer)
 		targets = append(targets, alert.Target{Name: d.Name, Handler: h})
 	}
+
 	source, err := os.Hostname()
 	if err != nil {
 		source = "" // a message without it is better than none
 	}
+
 	if outbox != "" {
 		source = strings.TrimSpace("outbox " + outbox + " " + source)
 	}
+
 	a.alerter, err = alert.New(alert.Config{
-		Kinds: kindsOf(c.Alerts.On), Every: c.Alerts.Every, OldestWaiting: c.Alerts.OldestWaiting, Source: source,
+		Kinds:         kindsOf(c.Alerts.On),
+		Every:         c.Alerts.Every,
+		OldestWaiting: c.Alerts.OldestWaiting,
+		Source:        source,
 	}, targets, log)
 	return a, err
 }
@@ -57,7 +64,8 @@ func kindsOf(words []string) []delivery.IncidentKind {
 		case "destination":
 			kinds = append(kinds, delivery.IncidentDown, delivery.IncidentUp, delivery.IncidentRepeats)
 		case "database":
-			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack, delivery.IncidentRefused, delivery.IncidentAccepted)
+			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack,
+				delivery.IncidentRefused, delivery.IncidentAccepted)
 		case "listener":
 			kinds = append(kinds, delivery.IncidentListenerLost, delivery.IncidentListenerBack)
 		case "relay":
@@ -68,6 +76,7 @@ func kindsOf(words []string) []delivery.IncidentKind {
 			kinds = append(kinds, delivery.IncidentStale, delivery.IncidentCaughtUp)
 		}
 	}
+
 	return kinds
 }
 
@@ -84,6 +93,7 @@ func (a alerts) start(ctx context.Context, relay *notifyd.Relay) (stop func()) {
 	if a.alerter == nil {
 		return func() {}
 	}
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the relay, to report its end
 	done := make(chan struct{})
 	go func() {

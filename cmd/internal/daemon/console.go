@@ -49,20 +49,29 @@ func newConsole(c *config.Config, t tokens, path, version string, log *slog.Logg
 	if !c.Admin.Console {
 		return nil, nil //nolint:nilnil // none is configured
 	}
+
 	cfg := console.Config{
-		Prefix: c.Admin.Prefix, Many: c.Outboxes.Used(), ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: version, Log: log,
-		Actor: console.ActorHeader{Name: c.Admin.ActorHeader, Proxies: c.Admin.Proxies()},
+		Prefix:       c.Admin.Prefix,
+		Many:         c.Outboxes.Used(),
+		ReadOnly:     c.Admin.ReadOnly,
+		HidePayloads: c.Admin.Payloads == "hidden",
+		Version:      version,
+		Log:          log,
+		Actor:        console.ActorHeader{Name: c.Admin.ActorHeader, Proxies: c.Admin.Proxies()},
 	}
+
 	if t.all != nil {
 		cfg.Token = t.all
 	}
 	if t.readOnly != nil {
 		cfg.ReadOnlyToken = t.readOnly
 	}
+
 	pages, err := console.New(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	return &webConsole{Console: pages, path: path, many: cfg.Many, log: log, shown: make(map[string]shownOutbox)}, nil
 }
 
@@ -79,11 +88,13 @@ func (w *webConsole) newPool(ctx context.Context, c *config.Config) (*pgxpool.Po
 	if err != nil {
 		return nil, err
 	}
+
 	cfg.MaxConns = ConsoleConns
 	if w.many {
 		cfg.MaxConnIdleTime = consoleIdle
 	}
 	cfg.ConnConfig.RuntimeParams["application_name"] = "notifyd/console"
+
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database.url: %w", err)
@@ -100,6 +111,7 @@ func (w *webConsole) follow(ctx context.Context, wanted map[string]*config.Confi
 	if w == nil {
 		return
 	}
+
 	for name, s := range w.shown {
 		if wanted[name] == nil {
 			w.Remove(name)
@@ -107,6 +119,7 @@ func (w *webConsole) follow(ctx context.Context, wanted map[string]*config.Confi
 			delete(w.shown, name)
 		}
 	}
+
 	for name, c := range wanted {
 		if err := w.show(ctx, name, c, member(name)); err != nil {
 			w.log.WarnContext(ctx, "the web console continues with the previous database: restart notifyd", "outbox", name, "err", err)
@@ -122,10 +135,12 @@ func (w *webConsole) show(ctx context.Context, name string, c *config.Config, m 
 			return nil
 		}
 	}
+
 	pool, err := w.newPool(ctx, c)
 	if err != nil {
 		return err
 	}
+
 	db := consoleDatabase(c, pool)
 	if known {
 		err = w.Use(name, db)
@@ -136,10 +151,12 @@ func (w *webConsole) show(ctx context.Context, name string, c *config.Config, m 
 		}
 		err = w.Add(name, from)
 	}
+
 	if err != nil {
 		pool.Close()
 		return err
 	}
+
 	if known {
 		w.past.Go(before.pool.Close)
 	}
@@ -155,6 +172,7 @@ func (w *webConsole) close() {
 	for _, s := range w.shown {
 		s.pool.Close()
 	}
+
 	w.past.Wait()
 }
 

@@ -40,21 +40,26 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		o.Log.WarnContext(ctx, "service manager notifications limited", "err", err)
 	}
+
 	spans, err := startTracing(ctx, o.Lookup, o.Version, o.Log)
 	if err != nil {
 		return err
 	}
 	defer spans.stop(ctx)
+
 	if err := outboxes.CheckURLs(o.Config); err != nil {
 		return err
 	}
+
 	from := origin{path: o.Path, started: o.Started, version: o.Version, untilIdle: o.UntilIdle}
 	s := newSupervisor(o.Config, from, o.Load, o.Logs, spans, sd, o.Log)
+
 	stopMetrics, err := startMetrics(ctx, o.Lookup, s.metrics.registry, o.Version, o.Log)
 	if err != nil {
 		return err
 	}
 	defer stopMetrics()
+
 	return s.run(ctx, o.Reloads)
 }
 

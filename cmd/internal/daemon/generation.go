@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,43 +85,53 @@ func (g *generation) build(ctx context.Context, from origin) (err error) {
 	if err != nil {
 		return err
 	}
-	if g.listen, err = outboxes.ParseListen(g.config); err != nil {
+
+	g.listen, err = outboxes.ParseListen(g.config)
+	if err != nil {
 		return err
 	}
-	if g.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
+	g.pool, err = pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
 		return fmt.Errorf("database.url: %w", err)
 	}
-	if g.alerts, err = newAlerts(g.config, from.open, from.outbox, g.log); err != nil {
+
+	g.alerts, err = newAlerts(g.config, from.open, from.outbox, g.log)
+	if err != nil {
 		return err
 	}
+
 	g.relay, err = notifyd.New(g.pool, relayConfig(g.config, from, g.listen, g.alerts.observer(), g.log))
 	if err != nil {
 		return err
 	}
+
 	g.closers, err = addDestinations(g.relay, g.config, from.open, g.spans)
 	return err
 }
 
-// check asks the database whether a relay of this generation could work. A database that does not answer is an error only if patient is false: a
-// relay waits for it.
+// check asks the database whether a relay of this generation could work. A database that does not answer is an error only
+// if patient is false: a relay waits for it.
 func (g *generation) check(ctx context.Context, patient bool) error {
 	cfg := g.pool.Config()
 	connector := &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: g.config.Database.Schema}
 	conn, err := outboxes.OpenAsRelay(ctx, connector, g.listen, "check")
 	if err == nil {
 		defer store.Close(ctx, conn.Conn)
-		if err = outboxes.CheckTable(ctx, conn, g.config); err != nil {
+
+		err = outboxes.CheckTable(ctx, conn, g.config)
+		if err != nil {
 			err = fmt.Errorf("database: %w", err)
 		}
 	}
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, notifyd.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, notifyd.ErrNeedsStream), errors.Is(err, notifyd.ErrCopy), !patient:
-		return err
-	default:
-		return nil
+
+	lasting := []error{
+		notifyd.ErrPooler, outboxsql.ErrNotMigrated, outboxsql.ErrTooNew, notifyd.ErrNeedsStream, notifyd.ErrCopy,
 	}
+	isLasting := slices.ContainsFunc(lasting, func(one error) bool { return errors.Is(err, one) })
+	if isLasting || !patient {
+		return err
+	}
+	return nil
 }
 
 // run delivers until ctx ends.
@@ -142,6 +153,7 @@ func (g *generation) close() error {
 		all.Go(func() { errs[i] = c.Close() })
 	}
 	all.Wait()
+
 	if g.pool != nil {
 		g.pool.Close()
 	}
@@ -160,8 +172,15 @@ func relayConfig(c *config.Config, from origin, listen *pgx.ConnConfig, observer
 	relay.Retention = c.Retention
 	field.Literal(&relay) // in the file 0 means 0
 	field.Literal(&relay.Retention)
-	relay.Schema, relay.Outbox, relay.Logger, relay.Observer, relay.ListenConfig = c.Database.Schema, from.outbox, log, observer, listen
-	relay.UntilIdle, relay.Program, relay.Shared = from.untilIdle, from.program(), from.shared
+
+	relay.Schema = c.Database.Schema
+	relay.Outbox = from.outbox
+	relay.Logger = log
+	relay.Observer = observer
+	relay.ListenConfig = listen
+	relay.UntilIdle = from.untilIdle
+	relay.Program = from.program()
+	relay.Shared = from.shared
 	return relay
 }
 
@@ -173,16 +192,27 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, open opener, spans 
 		if err != nil {
 			return closers, c.Wrong(d.Name, err)
 		}
+
 		closers = append(closers, closer)
-		if err := relay.Add(notifyd.Destination{Name: d.Name, Handler: h, Lane: d.Lane.Lane, RateKey: d.Key(), Middleware: spans.of(d)}); err != nil {
+
+		destination := notifyd.Destination{
+			Name:       d.Name,
+			Handler:    h,
+			Lane:       d.Lane.Lane,
+			RateKey:    d.Key(),
+			Middleware: spans.of(d),
+		}
+		if err := relay.Add(destination); err != nil {
 			return closers, err
 		}
 	}
+
 	for _, r := range c.Routes {
 		var when delivery.Filter
 		if f := r.Filter(); f != nil {
 			when = f.Match
 		}
+
 		if err := relay.RouteWhen(r.Match, when, r.To...); err != nil {
 			return closers, err
 		}

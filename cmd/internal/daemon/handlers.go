@@ -22,10 +22,12 @@ func ownHandlers(_ *config.Config, log *slog.Logger) opener {
 		if err != nil {
 			return nil, nil, err
 		}
+
 		closer, ok := h.(io.Closer)
 		if !ok {
 			closer = closerFunc(func() error { return nil })
 		}
+
 		return h, closer, nil
 	}
 }
@@ -64,6 +66,7 @@ func newSharedHandlers() *sharedHandlers {
 func (s *sharedHandlers) slot(key handlerKey) *handlerSlot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.slots[key] == nil {
 		s.slots[key] = &handlerSlot{}
 	}
@@ -78,18 +81,22 @@ func (s *sharedHandlers) opener(c *config.Config, log *slog.Logger) opener {
 		slot := s.slot(handlerKey{purpose, d.Name})
 		slot.mu.Lock()
 		defer slot.mu.Unlock()
+
 		i := slices.IndexFunc(slot.all, func(h *sharedHandler) bool { return config.SameDestination(h.config, c, d.Name) })
 		if i < 0 {
 			handler, closer, err := own(purpose, d)
 			if err != nil {
 				return nil, nil, err
 			}
+
 			if store, is := delivery.As[delivery.PositionStore](handler); is && store.StoresPosition() {
 				return handler, closer, nil
 			}
+
 			i = len(slot.all)
 			slot.all = append(slot.all, &sharedHandler{config: c, handler: handler, closer: closer})
 		}
+
 		h := slot.all[i]
 		h.users++
 		return h.handler, closerFunc(sync.OnceValue(func() error { return slot.giveBack(h) })), nil
@@ -99,9 +106,11 @@ func (s *sharedHandlers) opener(c *config.Config, log *slog.Logger) opener {
 func (s *handlerSlot) giveBack(h *sharedHandler) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.users--; h.users > 0 {
+	h.users--
+	if h.users > 0 {
 		return nil
 	}
+
 	s.all = slices.DeleteFunc(s.all, func(other *sharedHandler) bool { return other == h })
 	return h.closer.Close() //nolint:wrapcheck // as it would be without sharing
 }

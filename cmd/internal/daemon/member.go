@@ -58,8 +58,10 @@ func (m *member) start(ctx context.Context, c *config.Config, g *generation, pau
 	if m.once {
 		_ = m.failed(nil) // of the relay before
 	}
+
 	ctx, m.stop = context.WithCancel(ctx)
 	m.over = make(chan struct{})
+
 	go func() { // end waits for it
 		defer m.ended()
 		defer close(m.over)
@@ -81,7 +83,9 @@ func (m *member) run(ctx context.Context, c *config.Config, g *generation, pause
 	for {
 		began := time.Now()
 		err := m.serve(ctx, c, g, paused)
-		g, paused = nil, time.Time{}
+		g = nil
+		paused = time.Time{}
+
 		if ctx.Err() != nil {
 			m.stopped(err)
 			return
@@ -89,16 +93,19 @@ func (m *member) run(ctx context.Context, c *config.Config, g *generation, pause
 		if err == nil { // it is idle
 			return
 		}
+
 		before := m.failed(err)
 		if m.once {
 			return // the daemon reports the error when it ends
 		}
+
 		if time.Since(began) > longestRetry {
 			pauses.Reset()
 		}
 		if before == nil || before.Error() != err.Error() {
 			m.log.ErrorContext(ctx, "outbox not relayed", "err", err)
 		}
+
 		if !sleep.For(ctx, pauses.Next()) {
 			return
 		}
@@ -112,13 +119,17 @@ func (m *member) serve(ctx context.Context, c *config.Config, g *generation, pau
 		_ = g.abandon()
 		return err
 	}
+
 	if g == nil {
-		if g, err = m.build(ctx, c); err != nil {
+		g, err = m.build(ctx, c)
+		if err != nil {
 			return err
 		}
 	}
+
 	m.use(g.relay)
 	m.show()
+
 	ended := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -131,14 +142,17 @@ func (m *member) serve(ctx context.Context, c *config.Config, g *generation, pau
 		case <-ended:
 		}
 	})
+
 	err = g.run(ctx)
 	close(ended)
 	watch.Wait()
+
 	if errors.Is(err, notifyd.ErrShutdownIncomplete) {
 		m.mu.Lock()
 		m.unclean = errors.Join(errors.New("a delivery has not ended: restart notifyd"), err)
 		m.mu.Unlock()
 	}
+
 	closed := g.close()
 	m.alerting.Go(func() {
 		if err := g.closeAlerts(); err != nil {
@@ -152,6 +166,7 @@ func (m *member) serve(ctx context.Context, c *config.Config, g *generation, pau
 func (m *member) use(relay *notifyd.Relay) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	switch {
 	case m.live == nil:
 		m.live = newLive(relay)
@@ -164,6 +179,7 @@ func (m *member) use(relay *notifyd.Relay) {
 func (m *member) show() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if !m.shown {
 		m.shown = true
 		m.begun(m.live)
@@ -173,8 +189,10 @@ func (m *member) show() {
 // runs records that the relay delivers.
 func (m *member) runs() {
 	m.mu.Lock()
-	m.trouble, m.delivers = nil, true
+	m.trouble = nil
+	m.delivers = true
 	m.mu.Unlock()
+
 	m.ready()
 }
 
@@ -182,7 +200,10 @@ func (m *member) runs() {
 func (m *member) failed(err error) (before error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before, m.trouble, m.delivers = m.trouble, err, false
+
+	before = m.trouble
+	m.trouble = err
+	m.delivers = false
 	return before
 }
 
@@ -223,14 +244,18 @@ func (m *member) relay() *live {
 // health returns why the outbox is not relayed; nil if it is.
 func (m *member) health() error {
 	m.mu.Lock()
-	live, trouble, delivers := m.live, m.trouble, m.delivers
+	live := m.live
+	trouble := m.trouble
+	delivers := m.delivers
 	m.mu.Unlock()
+
 	switch {
 	case trouble != nil:
 		return trouble
 	case live == nil:
 		return admin.ErrNotReady
 	}
+
 	h := live.Health()
 	if err := h.Ready(); err != nil || delivers {
 		return err

@@ -17,10 +17,15 @@ import (
 // NeedRestart returns the changed settings of parts that outlive reloads: those of the
 // admin server.
 func NeedRestart(first, c *config.Config) (settings []string) {
+	hadToken := !first.Admin.Token.IsZero()
+	hadReadOnlyToken := !first.Admin.ReadOnlyToken.IsZero()
+
 	for _, change := range config.Diff(first, c).Settings {
-		replaced := change.Path == "admin.token" && !first.Admin.Token.IsZero() && !c.Admin.Token.IsZero() ||
-			change.Path == "admin.read_only_token" && !first.Admin.ReadOnlyToken.IsZero() && !c.Admin.ReadOnlyToken.IsZero()
-		if strings.HasPrefix(change.Path, "admin.") && !replaced {
+		switch {
+		case !strings.HasPrefix(change.Path, "admin."):
+		case change.Path == "admin.token" && hadToken && !c.Admin.Token.IsZero(): // replaced
+		case change.Path == "admin.read_only_token" && hadReadOnlyToken && !c.Admin.ReadOnlyToken.IsZero():
+		default:
 			settings = append(settings, change.Path)
 		}
 	}
@@ -38,13 +43,18 @@ type reloadState struct {
 func (r *reloadState) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.success, r.problem = false, "the last reload failed, the previous configuration is in force: "+cli.OneLine(err)
+
+	r.success = false
+	r.problem = "the last reload failed, the previous configuration is in force: " + cli.OneLine(err)
 }
 
 func (r *reloadState) succeeded(restart []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.success, r.read, r.problem = true, time.Now(), ""
+
+	r.success = true
+	r.read = time.Now()
+	r.problem = ""
 	if len(restart) > 0 {
 		r.problem = "a restart is needed for " + strings.Join(restart, ", ")
 	}
@@ -55,6 +65,7 @@ func (r *reloadState) check() admin.Check {
 	return admin.Check{Name: "configuration", Advisory: true, Do: func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+
 		if r.problem == "" {
 			return nil
 		}

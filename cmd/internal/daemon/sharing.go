@@ -24,8 +24,10 @@ type sharingKey struct {
 // of returns the connection that the outbox of a configuration shares with others.
 func (s *sharing) of(c *config.Config, log *slog.Logger) *notifyd.Shared {
 	key := sharingKey{c.Database.URL.Reveal(), c.Database.ListenURL.Reveal(), c.Relay.Canary}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.all[key] == nil {
 		if s.all == nil {
 			s.all = make(map[sharingKey]*notifyd.Shared)

@@ -62,18 +62,39 @@ type supervisor struct {
 // scrapesAtOnce bounds the connections that a scrape, or a reload, opens at the same time.
 const scrapesAtOnce = 4
 
-func newSupervisor(c *config.Config, from origin, load func() (*config.Config, error), out io.Writer, spans *tracer, sd *systemd.Notifier, log *slog.Logger) *supervisor {
+func newSupervisor(
+	c *config.Config, from origin, load func() (*config.Config, error), out io.Writer,
+	spans *tracer, sd *systemd.Notifier, log *slog.Logger,
+) *supervisor {
 	s := &supervisor{
-		from: from, load: load, out: out, first: c, spans: spans, sd: sd, state: &reloadState{success: true, read: time.Now()},
-		many: c.Outboxes.Used(), once: from.untilIdle || !c.Outboxes.Used(), opener: ownHandlers,
-		metrics: outboxMetrics{registry: newRegistry(from.version), many: c.Outboxes.Used(), limit: make(chan struct{}, scrapesAtOnce)},
-		config:  c, log: log, unclean: make(map[string]error),
-		ended: make(chan struct{}, 1), ready: make(chan struct{}), members: make(map[string]*member),
+		from:    from,
+		load:    load,
+		out:     out,
+		first:   c,
+		spans:   spans,
+		sd:      sd,
+		state:   &reloadState{success: true, read: time.Now()},
+		many:    c.Outboxes.Used(),
+		once:    from.untilIdle || !c.Outboxes.Used(),
+		opener:  ownHandlers,
+		config:  c,
+		log:     log,
+		unclean: make(map[string]error),
+		ended:   make(chan struct{}, 1),
+		ready:   make(chan struct{}),
+		members: make(map[string]*member),
+		metrics: outboxMetrics{
+			registry: newRegistry(from.version),
+			many:     c.Outboxes.Used(),
+			limit:    make(chan struct{}, scrapesAtOnce),
+		},
 	}
+
 	if s.many {
 		s.opener = newSharedHandlers().opener
 		s.metrics.registry.MustRegister(outboxCollector{s})
 	}
+
 	s.metrics.registry.MustRegister(s.state.metrics()...)
 	return s
 }
@@ -83,13 +104,16 @@ func newSupervisor(c *config.Config, from origin, load func() (*config.Config, e
 func (s *supervisor) run(ctx context.Context, reloads <-chan struct{}) error {
 	ctx = pace.With(ctx, new(pace.Accounts))
 	listed := s.listed(s.config)
+
 	only, err := s.buildOnly(ctx, listed)
 	if err != nil {
 		return err
 	}
+
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx)) // it answers while the relays stop
 	defer stopServing()
 	s.metrics.ctx = serving //nolint:fatcontext // one for the life of the daemon
+
 	closed, err := startAdmin(serving, s)
 	if err != nil {
 		return errors.Join(err, only.abandon())
@@ -98,16 +122,20 @@ func (s *supervisor) run(ctx context.Context, reloads <-chan struct{}) error {
 		stopServing()
 		closed()
 	}()
+
 	s.logStart(ctx, only)
+
 	stopTelling := tellManager(ctx, s.sd, view{s}, s.log)
 	defer stopTelling()
 	defer s.endAll()
+
 	s.apply(ctx, listed, map[string]*generation{"": only})
 	if s.config.Outboxes.Query == "" {
 		s.found(ctx, nil, nil)
 	} else {
 		s.look(ctx)
 	}
+
 	return s.watch(ctx, reloads)
 }
 
@@ -119,6 +147,7 @@ func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 		if s.config.Outboxes.Query != "" {
 			due = time.After(s.untilLook())
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-s.ended:
@@ -128,6 +157,7 @@ func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 			s.look(ctx)
 		}
 	}
+
 	s.endAll()
 	errs := s.errors((*member).unstopped)
 	if s.once { // a relay that failed has no successor
@@ -142,10 +172,12 @@ func (s *supervisor) buildOnly(ctx context.Context, listed map[string]*config.Co
 	if s.many {
 		return nil, nil //nolint:nilnil // many are built when they start
 	}
+
 	g, err := s.build(ctx, "", listed[""])
 	if err != nil {
 		return nil, err
 	}
+
 	s.member("").use(g.relay)
 	return g, nil
 }
@@ -163,6 +195,7 @@ func (s *supervisor) find(ctx context.Context, c *config.Config) (wanted map[str
 	if !s.many {
 		return s.listed(c), nil, nil
 	}
+
 	all, wrong, err := outboxes.Find(ctx, c)
 	return configsOf(c, all), wrong, err
 }
@@ -180,17 +213,21 @@ func configsOf(c *config.Config, all []config.Outbox) map[string]*config.Config 
 func (s *supervisor) look(ctx context.Context) {
 	who := s.config.Database.URL.Reveal()
 	err := s.logins.Refusal(who)
+
 	var wanted map[string]*config.Config
 	var wrong error
 	if err == nil {
 		wanted, wrong, err = s.find(ctx, s.config)
 	}
+
 	if ctx.Err() != nil {
 		return
 	}
+
 	if store.IsLogin(err) {
 		s.logins.Refused(who, err)
 	}
+
 	s.found(ctx, wrong, err)
 	if err == nil {
 		s.apply(ctx, wanted, nil)
@@ -201,15 +238,19 @@ func (s *supervisor) look(ctx context.Context) {
 func (s *supervisor) found(ctx context.Context, wrong, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	before := s.wrong
-	s.wrong, s.known = errors.Join(err, wrong), err == nil
+	s.wrong = errors.Join(err, wrong)
+	s.known = err == nil
 	if s.wrong == nil || before != nil && before.Error() == s.wrong.Error() {
 		return
 	}
+
 	if err != nil {
 		s.log.WarnContext(ctx, "outboxes cannot be listed", "err", cli.OneLine(err))
 		return
 	}
+
 	s.log.WarnContext(ctx, "outbox rows ignored", "err", cli.OneLine(wrong))
 }
 
@@ -254,6 +295,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 			_ = next[name].abandon()
 			continue
 		}
+
 		since := paused
 		if !slices.Contains(changed, name) {
 			since = time.Time{}
@@ -281,6 +323,7 @@ func (s *supervisor) apply(ctx context.Context, wanted map[string]*config.Config
 func (s *supervisor) reload(ctx context.Context) {
 	s.log.InfoContext(ctx, "reloading the configuration", "config", s.from.path)
 	s.tell(ctx, func() error { return s.sd.Reloading(ctx, "reloading the configuration") })
+
 	r, err := s.prepare(ctx)
 	if err != nil || ctx.Err() != nil {
 		r.abandon()
@@ -289,25 +332,32 @@ func (s *supervisor) reload(ctx context.Context) {
 		}
 		return
 	}
+
 	changed := config.Diff(s.config, r.config).Names()
-	s.config, s.log = r.config, newLogger(s.out, r.config)
+	s.config = r.config
+	s.log = newLogger(s.out, r.config)
 	for _, w := range r.config.Warnings {
 		s.log.WarnContext(ctx, "configuration", "warning", w.String())
 	}
+
 	s.found(ctx, r.wrong, nil)
 	s.apply(pace.With(ctx, new(pace.Accounts)), r.wanted, r.next) // a reload is not held back
+
 	if ctx.Err() != nil {
 		return
 	}
 	if s.tokens.replace(r.config) {
 		s.console.logOut()
 	}
+
 	restart := NeedRestart(s.first, r.config)
 	s.state.succeeded(restart)
+
 	s.log.InfoContext(ctx, "configuration reloaded", "config", s.from.path, "changed", changed)
 	if len(restart) > 0 {
 		s.log.WarnContext(ctx, "changed settings need a restart", "settings", restart)
 	}
+
 	s.tell(ctx, func() error { return s.sd.Ready(ctx, "delivering") })
 	s.each(func(m *member) { // those that were not touched
 		if r.next[m.name] == nil {
@@ -346,28 +396,35 @@ func (r *reloaded) abandon() {
 // Other members build theirs when they start, so that an outbox that is down does not block a reload.
 func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 	r = &reloaded{next: make(map[string]*generation)}
-	if r.config, err = s.load(); err != nil {
+	r.config, err = s.load()
+	if err != nil {
 		return r, err
 	}
+
 	if r.config.Outboxes.Used() != s.many {
 		return r, errors.New("outboxes: a reload does not lead from one outbox to many, or back: restart notifyd")
 	}
 	if err := outboxes.CheckURLs(r.config); err != nil {
 		return r, err
 	}
-	if r.wanted, r.wrong, err = s.find(ctx, r.config); err != nil {
+
+	r.wanted, r.wrong, err = s.find(ctx, r.config)
+	if err != nil {
 		return r, err
 	}
+
 	var errs []error
 	s.each(func(m *member) {
 		c := r.wanted[m.name]
-		if c == nil || m.failure() != nil || s.many && (config.SameWork(m.config, c) || m.health() != nil) {
+		if !s.mustReplace(m, c) {
 			return
 		}
+
 		g, err := s.build(ctx, m.name, c)
 		if err == nil {
 			err = g.check(ctx, !config.Diff(m.config, c).Touches("database."))
 		}
+
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if g != nil {
@@ -377,13 +434,28 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 			errs = append(errs, s.of(m.name, err))
 		}
 	})
+
 	return r, errors.Join(errs...)
+}
+
+// mustReplace reports whether a reload builds another relay for a member whose configuration is c, nil if the outbox is
+// gone. A member without a relay that works builds the next one when it starts.
+func (s *supervisor) mustReplace(m *member, c *config.Config) bool {
+	switch {
+	case c == nil, m.failure() != nil:
+		return false
+	case !s.many:
+		return true
+	default:
+		return !config.SameWork(m.config, c) && m.health() == nil
+	}
 }
 
 // build builds the generation of an outbox.
 func (s *supervisor) build(ctx context.Context, name string, c *config.Config) (*generation, error) {
 	from := s.from
-	from.outbox, from.open = name, s.opener(c, newLogger(s.out, c))
+	from.outbox = name
+	from.open = s.opener(c, newLogger(s.out, c))
 	if s.many {
 		from.shared = s.sharing.of(c, newLogger(s.out, c))
 	}
@@ -394,12 +466,20 @@ func (s *supervisor) build(ctx context.Context, name string, c *config.Config) (
 func (s *supervisor) member(name string) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if m := s.members[name]; m != nil {
 		return m
 	}
+
 	m := &member{
-		name: name, once: s.once, log: s.logOf(name, s.log), unclean: s.unclean[name], alerting: &s.alerting, over: make(chan struct{}), ready: s.delivers,
-		build: func(ctx context.Context, c *config.Config) (*generation, error) { return s.build(ctx, name, c) },
+		name:     name,
+		once:     s.once,
+		log:      s.logOf(name, s.log),
+		unclean:  s.unclean[name],
+		alerting: &s.alerting,
+		over:     make(chan struct{}),
+		ready:    s.delivers,
+		build:    func(ctx context.Context, c *config.Config) (*generation, error) { return s.build(ctx, name, c) },
 		ended: func() {
 			select {
 			case s.ended <- struct{}{}:
@@ -407,11 +487,13 @@ func (s *supervisor) member(name string) *member {
 			}
 		},
 	}
+
 	m.begun = func(relay *live) {
 		if err := s.metrics.register(name, relay); err != nil {
 			m.log.Error("bug: metrics of an outbox cannot be shown", "err", err)
 		}
 	}
+
 	s.members[name] = m
 	return m
 }
@@ -422,9 +504,11 @@ func (s *supervisor) forget(name string) {
 	if err := m.stuck(); err != nil {
 		s.unclean[name] = err // should it come back
 	}
+
 	s.mu.Lock()
 	delete(s.members, name)
 	s.mu.Unlock()
+
 	s.metrics.unregister(name, m.relay())
 }
 
@@ -441,6 +525,7 @@ func (s *supervisor) endAll() {
 func (s *supervisor) all() (all []*member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for _, name := range slices.Sorted(maps.Keys(s.members)) {
 		all = append(all, s.members[name])
 	}
@@ -510,6 +595,7 @@ func (s *supervisor) isKnown() bool {
 func (s *supervisor) listing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.wrong == nil && !s.known {
 		return errUnlisted
 	}
@@ -521,6 +607,7 @@ func (s *supervisor) only() *live {
 	s.mu.Lock()
 	m := s.members[""]
 	s.mu.Unlock()
+
 	if m == nil {
 		return nil
 	}
@@ -553,13 +640,18 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 // logStart logs the configuration, one fact per line. only is the relay of the only outbox, or nil.
 func (s *supervisor) logStart(ctx context.Context, only *generation) {
 	s.log.InfoContext(ctx, "notifyd starting", "version", s.from.version, "config", s.from.path)
+
 	if only != nil {
 		db := only.pool.Config().ConnConfig
-		s.log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", s.config.Database.Schema)
+		s.log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database,
+			"user", db.User, "schema", s.config.Database.Schema)
 	}
+
 	for _, d := range s.config.Destinations {
-		s.log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type, "concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
+		s.log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type,
+			"concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
 	}
+
 	for _, r := range s.config.Routes {
 		args := []any{"match", r.Match, "to", r.To}
 		if f := r.Filter(); f != nil {

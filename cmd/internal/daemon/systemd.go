@@ -21,12 +21,15 @@ func tellManager(ctx context.Context, sd *systemd.Notifier, relay managed, log *
 	if !sd.Enabled() {
 		return func() {}
 	}
+
 	m := &manager{sd: sd, relay: relay, log: log}
-	done, ended := make(chan struct{}), make(chan struct{})
+	done := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		m.run(ctx, done)
 	}()
+
 	return func() {
 		close(done)
 		<-ended
@@ -56,14 +59,21 @@ func (m *manager) run(ctx context.Context, done <-chan struct{}) {
 	if w := m.sd.Watchdog(); w > 0 {
 		every = w / 2
 	}
+
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+
 	m.say(ctx, "waiting for the database")
-	ready, stopping := m.relay.Ready(), ctx.Done()
+
+	ready := m.relay.Ready()
+	stopping := ctx.Done()
+
 	stop := func() {
 		m.heard(ctx, m.sd.Stopping(ctx, "stopping"))
-		ready, stopping = nil, nil
+		ready = nil
+		stopping = nil
 	}
+
 	for {
 		select {
 		case <-ready:
@@ -113,6 +123,7 @@ func statusOf(s observe.Stats) string {
 			down = append(down, d.Name)
 		}
 	}
+
 	switch {
 	case len(s.Hangs) > 0:
 		return "hangs: " + s.Hangs[0].Reason

@@ -38,17 +38,21 @@ func startTracing(ctx context.Context, lookup func(string) (string, bool), versi
 	if !wanted {
 		return nil, nil //nolint:nilnil // tracing is off
 	}
+
 	provider, err := tracing.New(ctx, version, log)
 	if err != nil {
 		return nil, err
 	}
+
 	log.InfoContext(ctx, "tracing started")
 	return &tracer{provider, log}, nil
 }
 
 // startMetrics sends the metrics of the registry to a collector, if the environment requests that, until stop is called.
 // It never delays a delivery: a collector that is down costs metrics, and one line of the log.
-func startMetrics(ctx context.Context, lookup func(string) (string, bool), from prometheus.Gatherer, version string, log *slog.Logger) (stop func(), err error) {
+func startMetrics(
+	ctx context.Context, lookup func(string) (string, bool), from prometheus.Gatherer, version string, log *slog.Logger,
+) (stop func(), err error) {
 	wanted, err := tracing.WantedMetrics(lookup)
 	switch {
 	case err != nil:
@@ -56,10 +60,12 @@ func startMetrics(ctx context.Context, lookup func(string) (string, bool), from 
 	case !wanted:
 		return func() {}, nil
 	}
+
 	provider, err := tracing.NewMetrics(ctx, from, version, log)
 	if err != nil {
 		return nil, err
 	}
+
 	log.InfoContext(ctx, "metrics started")
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingShutdown)
@@ -75,16 +81,19 @@ func (t *tracer) of(d config.Destination) []delivery.Middleware {
 	if t == nil {
 		return nil
 	}
+
 	attributes := []attribute.KeyValue{attribute.String("notifyd.destination.type", d.Type)}
 	if system := destinations.MessagingSystem(d.Settings); system != "" {
 		attributes = append(attributes, attribute.String("messaging.system", system))
 	}
+
 	if host, port := destinations.Server(d.Settings); host != "" {
 		attributes = append(attributes, attribute.String("server.address", host))
 		if port > 0 {
 			attributes = append(attributes, attribute.Int("server.port", port))
 		}
 	}
+
 	return []delivery.Middleware{oteltrace.Middleware(t.provider, attributes...)}
 }
 
@@ -93,8 +102,10 @@ func (t *tracer) stop(ctx context.Context) {
 	if t == nil {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingShutdown) // ctx has ended: that is why it stops
 	defer cancel()
+
 	if err := t.provider.Shutdown(ctx); err != nil {
 		t.log.WarnContext(ctx, "last spans not sent", "err", err)
 	}

@@ -27,7 +27,11 @@ const labelOutbox = "outbox"
 
 func newRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric(version))
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildMetric(version),
+	)
 	return registry
 }
 
@@ -92,10 +96,12 @@ func (o *outboxMetrics) collector(relay *live) prometheus.Collector {
 type outboxCollector struct{ s *supervisor }
 
 const (
-	upName    = "notifyd_outbox_up"
-	upHelp    = "1 if the outbox is relayed, 0 if its tables or its database are not there or the relay hangs. One for each outbox of a daemon that has many."
+	upName = "notifyd_outbox_up"
+	upHelp = "1 if the outbox is relayed, 0 if its tables or its database are not there or the relay hangs. " +
+		"One for each outbox of a daemon that has many."
 	foundName = "notifyd_outboxes_found"
-	foundHelp = "1 if the last query for outboxes succeeded and each of its rows describes one; 0 before the first one has ended. Only of a daemon that has many."
+	foundHelp = "1 if the last query for outboxes succeeded and each of its rows describes one; 0 before the first one has ended. " +
+		"Only of a daemon that has many."
 )
 
 // Describe implements prometheus.Collector.
@@ -110,6 +116,7 @@ func (c outboxCollector) Collect(to chan<- prometheus.Metric) {
 	for _, m := range c.s.all() {
 		to <- prometheus.MustNewConstMetric(up, prometheus.GaugeValue, truth(m.health() == nil), m.name)
 	}
+
 	found := prometheus.NewDesc(foundName, foundHelp, nil, nil)
 	to <- prometheus.MustNewConstMetric(found, prometheus.GaugeValue, truth(c.s.listing() == nil))
 }
@@ -151,6 +158,7 @@ func (v view) working() error {
 			return nil
 		}
 	}
+
 	switch err := v.s.listing(); {
 	case len(all) > 0:
 		return fmt.Errorf("none of %s is relayed", cli.Count(len(all), "outbox"))
@@ -172,6 +180,7 @@ func (v view) Status() string {
 	if relay := v.s.only(); relay != nil {
 		return statusOf(relay.Stats())
 	}
+
 	var down []string
 	all := v.s.all()
 	for _, m := range all {
@@ -179,6 +188,7 @@ func (v view) Status() string {
 			down = append(down, m.name)
 		}
 	}
+
 	text := fmt.Sprintf("delivering from %d of %s", len(all)-len(down), cli.Count(len(all), "outbox"))
 	if len(down) > 0 {
 		down = down[:min(len(down), shownDown)]

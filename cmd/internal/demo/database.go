@@ -93,7 +93,8 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == noDatabase && db.Guessed {
 		db.URL += " dbname=postgres"
-		if cfg, err = pgxpool.ParseConfig(db.URL); err != nil {
+		cfg, err = pgxpool.ParseConfig(db.URL)
+		if err != nil {
 			return nil, "", err
 		}
 		conn, err = pgx.ConnectConfig(ctx, cfg.ConnConfig)
@@ -107,8 +108,10 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	var name, role, version string
 	var number int
 	var standby, creates bool
-	err = conn.QueryRow(ctx, `SELECT current_database()::text, current_user::text, current_setting('server_version'), current_setting('server_version_num')::int,
-		pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE')`).Scan(&name, &role, &version, &number, &standby, &creates)
+	err = conn.QueryRow(ctx, `SELECT current_database()::text, current_user::text,
+		current_setting('server_version'), current_setting('server_version_num')::int,
+		pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE')`).
+		Scan(&name, &role, &version, &number, &standby, &creates)
 
 	switch {
 	case err != nil:
@@ -135,16 +138,20 @@ func (d *demo) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+	d.pool, err = pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
 		return err
 	}
+
 	d.cleanup = append(d.cleanup, func() error { d.pool.Close(); return nil })
+
 	d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
 	name := pgx.Identifier{d.schema}.Sanitize()
 	// Not IF NOT EXISTS: the demo must drop only a schema that it created.
 	if _, err := d.pool.Exec(ctx, "CREATE SCHEMA "+name); err != nil {
 		return fmt.Errorf("create a schema for the demo: %w", err)
 	}
+
 	d.cleanup = append(d.cleanup, func() error {
 		dropCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 		defer cancel()
@@ -153,6 +160,7 @@ func (d *demo) connect(ctx context.Context) error {
 		}
 		return nil
 	})
+
 	d.say("%s, schema %s, dropped at the end\n", about, d.schema)
 	return nil
 }

@@ -56,11 +56,13 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if o.Orders < 1 {
 		return Result{}, fmt.Errorf("orders must be at least 1, not %d", o.Orders)
 	}
+
 	dir, err := os.MkdirTemp("", "notifyd-demo-")
 	if err != nil {
 		return Result{}, fmt.Errorf("make a directory for the demo: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // it holds a certificate only
+
 	d := &demo{Options: o, dir: dir, seen: newSightings()}
 	result, err := d.run(ctx)
 	return result, errors.Join(err, d.close())
@@ -85,14 +87,17 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 	if err := d.open(ctx); err != nil {
 		return Result{}, err
 	}
+
 	relay, err := d.relay()
 	if err != nil {
 		return Result{}, err
 	}
+
 	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(relayCtx) }()
 	defer stopRelay()
+
 	select {
 	case <-relay.Ready():
 	case err := <-ended:
@@ -101,21 +106,25 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 		stopRelay()
 		return Result{}, errors.Join(context.Cause(ctx), <-ended)
 	}
+
 	if err := d.place(ctx); err != nil {
 		stopRelay()
 		return Result{}, errors.Join(err, <-ended)
 	}
+
 	d.settle(ctx)
 	if ctx.Err() != nil { // the wait was too short to count an event as lost
 		stopRelay()
 		return Result{}, errors.Join(context.Cause(ctx), <-ended)
 	}
+
 	result := d.result()
 	d.report(result)
 	if d.Keep {
 		d.invite()
 		d.showMails(ctx)
 	}
+
 	stopRelay()
 	if err := <-ended; err != nil {
 		return result, fmt.Errorf("stop the relay: %w", err)
@@ -131,6 +140,7 @@ func (d *demo) open(ctx context.Context) error {
 	if err := d.migrate(ctx); err != nil {
 		return err
 	}
+
 	var err error
 	d.sink, err = smtpsink.Start(smtpsink.Options{}) //nolint:contextcheck // it runs until it is closed
 	if err != nil {
@@ -138,6 +148,7 @@ func (d *demo) open(ctx context.Context) error {
 	}
 	d.cleanup = append(d.cleanup, d.sink.Close)
 	d.say("mail server on %s, STARTTLS\n", d.sink.Addr())
+
 	d.shop = newShop(d.pool, d.schema)
 	return d.shop.open(ctx)
 }
@@ -161,19 +172,23 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 	if err := os.WriteFile(ca, d.sink.CertPEM(), 0o600); err != nil {
 		return nil, fmt.Errorf("write the mail server's certificate: %w", err)
 	}
+
 	mailer, err := email.New(mailConfig(d.sink.Host(), d.sink.Port(), ca))
 	if err != nil {
 		return nil, fmt.Errorf("mail handler: %w", err)
 	}
 	d.cleanup = append(d.cleanup, mailer.Close)
+
 	journal, err := file.NewLog(file.LogConfig{}, file.WithWriter(d.seen.journal()))
 	if err != nil {
 		return nil, fmt.Errorf("log handler: %w", err)
 	}
+
 	relay, err := notifyd.New(d.pool, notifyd.Config{Schema: d.schema, Logger: d.Log})
 	if err != nil {
 		return nil, err
 	}
+
 	return relay, errors.Join(
 		relay.Add(notifyd.Destination{Name: "mail", Handler: mailer, Lane: delivery.Lane{Concurrency: 2}}),
 		relay.Add(notifyd.Destination{Name: "log", Handler: journal}),
@@ -195,14 +210,17 @@ func (d *demo) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
 	_, _ = d.sink.Wait(ctx, d.shop.committed()) // missing mails are counted afterwards
+
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+
 	for ctx.Err() == nil {
 		d.progress()
 		var left bool
 		if err := d.pool.QueryRow(ctx, d.left()).Scan(&left); err == nil && !left {
 			return
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-tick.C:

@@ -10,14 +10,19 @@ import (
 // invite explains how to use the running relay and mail server.
 func (d *demo) invite() {
 	cfg := d.pool.Config().ConnConfig
+
 	d.say("\nstill running, until Ctrl-C. Insert an event of your own: its mail is shown here.\n\n")
-	d.say("  psql -h %s -p %d -U %s -d %s -c \"INSERT INTO %s.outbox_events (event_type, payload) VALUES ('%s', '{\\\"order\\\": 1, \\\"email\\\": \\\"you@example.com\\\", \\\"total_cents\\\": 999}')\"\n",
+	d.say("  psql -h %s -p %d -U %s -d %s -c \"INSERT INTO %s.outbox_events (event_type, payload) "+
+		"VALUES ('%s', '{\\\"order\\\": 1, \\\"email\\\": \\\"you@example.com\\\", \\\"total_cents\\\": 999}')\"\n",
 		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema, orderPlaced)
 	d.say("  psql -h %s -p %d -U %s -d %s -c \"%s\"\n\n", cfg.Host, cfg.Port, cfg.User, cfg.Database, d.followed())
+
 	if d.Spare == "" {
-		d.say("The mail server is for a configuration of your own as well, and asks for no password:\n\n  export MAIL_PORT=%d\n\n", d.sink.Port())
+		d.say("The mail server is for a configuration of your own as well, and asks for no password:\n\n"+
+			"  export MAIL_PORT=%d\n\n", d.sink.Port())
 		return
 	}
+
 	d.say("For a configuration of your own, use this empty database and this mail server, which asks for no password:\n\n")
 	d.say("  export DATABASE_URL='%s' MAIL_PORT=%d\n\n", d.Spare, d.sink.Port())
 }
@@ -41,7 +46,9 @@ func (d *demo) showMails(ctx context.Context) {
 			}
 			d.say("mail for %s: %s\n", strings.Join(m.To, ", "), subject)
 		}
-		if shown = max(shown, len(mails)); err != nil { // ctx has ended
+
+		shown = max(shown, len(mails))
+		if err != nil { // ctx has ended
 			return
 		}
 	}

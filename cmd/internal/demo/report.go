@@ -63,6 +63,7 @@ type journal struct{ s *sightings }
 func (j journal) Write(p []byte) (int, error) {
 	j.s.mu.Lock()
 	defer j.s.mu.Unlock()
+
 	for line := range strings.Lines(string(p)) {
 		var l logged
 		_ = json.Unmarshal([]byte(line), &l) // an unreadable line belongs to no order
@@ -78,6 +79,7 @@ func (d *demo) latencies() []float64 {
 	defer d.shop.mu.Unlock()
 	d.seen.mu.Lock()
 	defer d.seen.mu.Unlock()
+
 	var all []float64
 	for order, calls := range d.seen.handled {
 		if committed, ok := d.shop.placed[order]; ok {
@@ -86,6 +88,7 @@ func (d *demo) latencies() []float64 {
 			all = append(all, math.Round(ms*1000)/1000)
 		}
 	}
+
 	sort.Float64s(all)
 	return all
 }
@@ -101,16 +104,22 @@ func percentile(sorted []float64, p float64) float64 {
 
 // result counts the deliveries, separately for each destination.
 func (d *demo) result() Result {
-	lat := d.latencies()
+	latencies := d.latencies()
+
 	d.shop.mu.Lock()
 	defer d.shop.mu.Unlock()
 	d.seen.mu.Lock()
 	defer d.seen.mu.Unlock()
+
 	r := Result{
-		Orders: len(d.shop.placed), RolledBack: len(d.shop.rolledBack), Events: len(d.shop.placed) * eventsPerOrder,
-		P50: percentile(lat, 0.50), P99: percentile(lat, 0.99),
+		Orders:     len(d.shop.placed),
+		RolledBack: len(d.shop.rolledBack),
+		Events:     len(d.shop.placed) * eventsPerOrder,
+		P50:        percentile(latencies, 0.50),
+		P99:        percentile(latencies, 0.99),
 	}
-	mailed, handled := make(map[string]int), make(map[string]int)
+
+	mailed := make(map[string]int)
 	for _, m := range d.sink.Mails() {
 		r.Mails++
 		order := ""
@@ -119,9 +128,12 @@ func (d *demo) result() Result {
 		}
 		mailed[order]++
 	}
+
+	handled := make(map[string]int)
 	for order, calls := range d.seen.handled {
 		handled[order] = len(calls)
 	}
+
 	logs := map[string]map[string]int{orderPlaced: {}, stockReserved: {}}
 	for l, times := range d.seen.lines {
 		if of := logs[l.EventType]; of != nil {
@@ -130,6 +142,7 @@ func (d *demo) result() Result {
 			r.Phantoms += times
 		}
 	}
+
 	for _, got := range []map[string]int{mailed, handled, logs[orderPlaced], logs[stockReserved]} {
 		r.count(d.shop.placed, got)
 	}
@@ -145,6 +158,7 @@ func (r *Result) count(placed map[string]time.Time, got map[string]int) {
 			r.Duplicates += got[order] - 1
 		}
 	}
+
 	for order, times := range got {
 		if _, ok := placed[order]; !ok {
 			r.Phantoms += times
@@ -157,6 +171,7 @@ func (d *demo) progress() {
 	if d.Width == nil {
 		return
 	}
+
 	text := fmt.Sprintf("%d/%d orders, %d rolled back, %d mails, p50 %.2f ms",
 		d.shop.committed(), d.Orders, d.shop.refused(), len(d.sink.Mails()), percentile(d.latencies(), 0.50))
 	d.say("%s%s", clearLine, bar(d.Width()-1, d.shop.committed(), d.Orders, text))
@@ -173,6 +188,7 @@ func bar(width, done, all int, text string) string {
 	if room < narrowest {
 		return text[:min(max(width, 0), len(text))]
 	}
+
 	filled := min(room, room*done/all)
 	return "[" + strings.Repeat("=", filled) + strings.Repeat(" ", room-filled) + "] " + text
 }
@@ -181,16 +197,20 @@ func (d *demo) report(r Result) {
 	if d.Width != nil {
 		d.say(clearLine)
 	}
+
 	if mails := d.sink.Mails(); len(mails) > 0 {
 		d.say("\nthe first mail, as received:\n\n%s\n", indent(string(mails[0].Data)))
 	}
+
 	d.seen.mu.Lock()
 	line := d.seen.lastLine
 	d.seen.mu.Unlock()
 	if line != "" {
 		d.say("the last line of the log destination:\n\n%s\n", indent(line))
 	}
-	d.say("orders       %6d\nrolled back  %6d   nothing left for these: %d\nevents       %6d\nmails        %6d\nlost         %6d\nduplicates   %6d\n",
+
+	d.say("orders       %6d\nrolled back  %6d   nothing left for these: %d\nevents       %6d\n"+
+		"mails        %6d\nlost         %6d\nduplicates   %6d\n",
 		r.Orders, r.RolledBack, r.Phantoms, r.Events, r.Mails, r.Lost, r.Duplicates)
 	d.say("commit -> handler  p50 %.2f ms, p99 %.2f ms\n", r.P50, r.P99)
 	d.say("lost=%d duplicates=%d mails=%d orders=%d\n", r.Lost, r.Duplicates, r.Mails, r.Orders)

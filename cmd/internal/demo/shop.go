@@ -58,20 +58,22 @@ var errCardRefused = errors.New("card refused")
 // order places one order. An error of card, which is called before the commit, rolls
 // back the order with its events.
 func (s *shop) order(ctx context.Context, card func() error) error {
-	var id string
 	total := 500 + rand.IntN(20000)                                    //nolint:gosec // an order of the demo
 	customer := fmt.Sprintf("customer%d@example.com", rand.IntN(1000)) //nolint:gosec // the same
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after the commit
+
 	var number int64
 	err = tx.QueryRow(ctx, "INSERT INTO "+s.table()+" (customer, total_cents) VALUES ($1, $2) RETURNING id", customer, total).Scan(&number)
 	if err != nil {
 		return fmt.Errorf("insert an order: %w", err)
 	}
-	id = strconv.FormatInt(number, 10)
+	id := strconv.FormatInt(number, 10)
+
 	err = outbox.WriteTo(ctx, tx, s.schema,
 		outbox.Event{
 			Type: orderPlaced, AggregateType: "order", AggregateID: id,
@@ -84,13 +86,16 @@ func (s *shop) order(ctx context.Context, card func() error) error {
 	if err != nil {
 		return err
 	}
+
 	if err := card(); err != nil {
 		s.note(id, time.Time{})
 		return err
 	}
+
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("commit an order: %w", err)
 	}
+
 	s.note(id, time.Now())
 	return nil
 }
@@ -133,12 +138,14 @@ func (d *demo) place(ctx context.Context) error {
 		if !sleep.For(ctx, pause) {
 			return context.Cause(ctx)
 		}
+
 		card := func() error {
 			if n == 1 || rand.Float64() < refusedShare { //nolint:gosec // the same
 				return errCardRefused
 			}
 			return nil
 		}
+
 		if err := d.shop.order(ctx, card); err != nil && !errors.Is(err, errCardRefused) {
 			return err
 		}

@@ -78,7 +78,8 @@ func (d Destination) examine(ctx context.Context) Finding {
 		return found(Error, d.cure(), "The destination cannot be used from here: %s.", oneLine(safecall.Text(err)))
 	}
 
-	tested, untested := "the type "+d.Type+" does not describe its check", ""
+	tested := "the type " + d.Type + " does not describe its check"
+	untested := ""
 	if d.Describe != nil {
 		if p := safecall.Call("DescribeCheck", func() { tested, untested = d.Describe() }); p != nil {
 			tested = oneLine(safecall.Text(p))

@@ -147,28 +147,33 @@ func checks() []check {
 		{"server", checkServer, true},
 		{"schema", checkSchema, true},
 		{"ids", checkIDs, false},
+
 		{"trigger", checkTrigger, false},
 		{"other triggers", checkOtherTriggers, false},
 		{"rules", checkRules, false},
 		{"foreign keys", checkForeignKeys, false},
 		{"replication role", checkReplicationRole, true},
 		{"suppression", checkSuppression, false},
+
 		{"relays", checkRelays, false},
 		{"locks", checkLocks, false},
 		{"pooler", checkPooler, true},
 		{"notify", checkNotify, true},
 		{"notification queue", checkQueue, true},
+
 		{"rights", checkRights, false},
 		{"settings", checkSettings, true},
 		{"connections", checkConnections, true},
 		{"clock", checkClock, true},
 		{"collation", checkCollation, true},
+
 		{"partitions", checkPartitions, false},
 		{"autovacuum", checkAutovacuum, false},
 		{"dead rows", checkDeadRows, false},
 		{"transactions", checkTransactions, true},
 		{"prepared transactions", checkPrepared, true},
 		{"replication slots", checkSlots, true},
+
 		{"payloads", checkPayloads, false},
 		{"backlog", checkBacklog, false},
 		{"unconfigured", checkUnconfigured, false},

@@ -172,7 +172,8 @@ func (e *exam) sharesSession(ctx context.Context, first *pgx.Conn, backend int32
 
 	// The unlock counts where the lock is held, and warns elsewhere.
 	var ours bool
-	if err := first.QueryRow(ctx, `SELECT pg_backend_pid() = $1 AND pg_advisory_unlock($2)`, backend, lock).Scan(&ours); err != nil {
+	err := first.QueryRow(ctx, `SELECT pg_backend_pid() = $1 AND pg_advisory_unlock($2)`, backend, lock).Scan(&ours)
+	if err != nil {
 		return false, err
 	}
 

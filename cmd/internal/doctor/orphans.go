@@ -61,7 +61,8 @@ func checkOrphans(ctx context.Context, e *exam) (string, []Finding, error) {
 				"relay that runs does not find them.", orphansLooked, parked.N, *parked.First))
 	}
 
-	events, condition := e.table("outbox_events"), fmt.Sprintf(sqlUndelivered, e.table("outbox_deliveries"))
+	events := e.table("outbox_events")
+	condition := fmt.Sprintf(sqlUndelivered, e.table("outbox_deliveries"))
 	err = pgx.BeginFunc(ctx, e.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '`+orphansTimeout+`'`); err != nil {
 			return err
@@ -77,7 +78,8 @@ func checkOrphans(ctx context.Context, e *exam) (string, []Finding, error) {
 	case err != nil:
 		return "", all, err
 	case o.N > 0:
-		set, where := "UPDATE "+events+" AS e SET ", " WHERE "+condition
+		set := "UPDATE " + events + " AS e SET "
+		where := " WHERE " + condition
 		all = append(all, found(Error, "to have them delivered, to all of their destinations: "+set+"state = 'fresh'"+where+
 			"; to give them up: "+set+"state = 'done', processed_at = now()"+where,
 			"Events that wait for stored deliveries and have none: %d, the first one is %d. No relay delivers them.", o.N, *o.First))

@@ -51,7 +51,9 @@ func (p part) String() string {
 // expected returns the parts that a schema should have, from one of the texts above.
 func expected(text string) ([]part, error) {
 	r := csv.NewReader(strings.NewReader(text))
-	r.Comma, r.FieldsPerRecord = '\t', 4
+	r.Comma = '\t'
+	r.FieldsPerRecord = 4
+
 	lines, err := r.ReadAll()
 	if err != nil {
 		return nil, fmt.Errorf("read the description of the schema: %w", err)

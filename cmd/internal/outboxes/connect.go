@@ -23,6 +23,7 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, ConnectError(err)
 	}
+
 	if err := session.SetDirect(ctx, conn); err != nil {
 		store.Close(ctx, conn)
 		return nil, err
@@ -52,6 +53,7 @@ func ParsePoolOf(c *config.Database, place config.Mistake) (*pgxpool.Config, err
 	if err != nil {
 		return nil, err
 	}
+
 	identify(pool.ConnConfig, c.URL.Reveal(), c)
 	session.Startup(pool.ConnConfig)
 	pool.AfterConnect = session.SetDirect
@@ -65,10 +67,12 @@ func ParseListen(c *config.Config) (*pgx.ConnConfig, error) {
 	if url == "" {
 		return nil, nil //nolint:nilnil // most configurations have none
 	}
+
 	cfg, err := ParseURL(c.DatabaseSetting("listen_url"), url, pgx.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
+
 	identify(cfg, url, &c.Database)
 	return cfg, nil
 }
@@ -79,6 +83,7 @@ func Parse(c *config.Database, place config.Mistake) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	identify(cfg, c.URL.Reveal(), c)
 	return cfg, nil
 }
@@ -93,13 +98,16 @@ func ParseURL[C any](place config.Mistake, text string, parse func(string) (C, e
 			return none, badURL(place, "it has more than one @")
 		}
 	}
+
 	cfg, err := parse(text)
 	if err == nil {
 		return cfg, nil
 	}
+
 	if text == "" {
 		place = config.Mistake{File: "the environment variables PG*"}
 	}
+
 	// pgx writes: cannot parse `the string without the apparent password`: reason
 	// (detail).
 	reason := "it cannot be parsed"
@@ -130,14 +138,17 @@ func OpenTable(ctx context.Context, c *config.Config, role string) (*session.Con
 	if err != nil {
 		return nil, err
 	}
+
 	listen, err := ParseListen(c)
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := OpenAsRelay(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, role)
 	if err != nil {
 		return nil, ConnectError(err)
 	}
+
 	if err := CheckTable(ctx, conn, c); err != nil {
 		store.Close(ctx, conn.Conn)
 		return nil, err
@@ -151,13 +162,16 @@ func CheckTable(ctx context.Context, conn outboxsql.DB, c *config.Config) error 
 	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
 		return err
 	}
+
 	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
 	if err != nil {
 		return err
 	}
+
 	if err := state.Home.Check(c.Database.Schema); err != nil {
 		return err
 	}
+
 	if state.Mode != outboxsql.ModeQueue {
 		return nil
 	}
@@ -189,20 +203,24 @@ func OpenAsRelay(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig
 	conn, err := c.Open(ctx, role)
 	if err == nil && conn.IsShared() {
 		var state outboxsql.State
-		if state, err = outboxsql.ReadState(ctx, conn, c.Schema); err == nil && state.Mode == outboxsql.ModeQueue {
+		state, err = outboxsql.ReadState(ctx, conn, c.Schema)
+		if err == nil && state.Mode == outboxsql.ModeQueue {
 			err = store.ErrPooler
 		}
 		if err != nil {
 			store.Close(ctx, conn.Conn)
 		}
 	}
+
 	if errors.Is(err, store.ErrPooler) && listen != nil {
 		c.Redirect(listen)
 		var direct *pgx.Conn
-		if direct, err = c.Connect(ctx, role); err == nil {
+		direct, err = c.Connect(ctx, role)
+		if err == nil {
 			conn = session.Direct(direct)
 		}
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
 	}
@@ -218,6 +236,7 @@ func CheckURLs(c *config.Config) error {
 			all = append(all, c.For(o))
 		}
 	}
+
 	var found config.Error
 	for _, one := range all {
 		_, err := ParsePool(one)
@@ -230,6 +249,7 @@ func CheckURLs(c *config.Config) error {
 			return err
 		}
 	}
+
 	if len(found.Mistakes) > 0 {
 		return &found
 	}

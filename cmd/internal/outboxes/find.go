@@ -26,8 +26,10 @@ func Find(ctx context.Context, c *config.Config) (all []config.Outbox, wrong, er
 	if c.Outboxes.Query == "" {
 		return all, nil, nil
 	}
+
 	ctx, cancel := context.WithTimeoutCause(ctx, findTimeout, fmt.Errorf("the database did not answer within %v", findTimeout))
 	defer cancel()
+
 	setting := c.Mistake("outboxes.query", "outboxes.query")
 	found, err := queryOutboxes(ctx, c)
 	if err != nil {
@@ -41,7 +43,9 @@ func Find(ctx context.Context, c *config.Config) (all []config.Outbox, wrong, er
 	if err != nil {
 		return nil, nil, err
 	}
-	places, ids := make(map[config.Place]string), make(positionIDs)
+
+	places := make(map[config.Place]string)
+	ids := make(positionIDs)
 	for i := range all {
 		places[c.For(&all[i]).Place()] = all[i].Name
 		_ = ids.claim(c.For(&all[i]), all[i].Name) // checkURLs has reported it
@@ -85,6 +89,7 @@ func queryOutboxes(ctx context.Context, c *config.Config) ([]config.Outbox, erro
 	if err != nil {
 		return nil, err
 	}
+
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // every value as text, whatever its type
 	cfg.RuntimeParams["application_name"] = "notifyd/outboxes"
 	conn, err := Open(ctx, cfg)
@@ -92,11 +97,15 @@ func queryOutboxes(ctx context.Context, c *config.Config) ([]config.Outbox, erro
 		return nil, err
 	}
 	defer store.Close(ctx, conn)
+
 	var all []config.Outbox
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL search_path TO DEFAULT`); err != nil { // of the role: the file may name a table without its schema
+		// Of the role: the file may name a table without its schema.
+		_, err := tx.Exec(ctx, `SET LOCAL search_path TO DEFAULT`)
+		if err != nil {
 			return err
 		}
+
 		rows, err := tx.Query(ctx, c.Outboxes.Query)
 		if err != nil {
 			return err
@@ -114,7 +123,8 @@ func outboxOf(row pgx.CollectableRow) (o config.Outbox, err error) {
 		text := string(value) // empty for null
 		switch column := row.FieldDescriptions()[i].Name; column {
 		case "name":
-			o.Name, named = text, true
+			o.Name = text
+			named = true
 		case "schema":
 			o.Schema = text
 		case "database":
@@ -125,6 +135,7 @@ func outboxOf(row pgx.CollectableRow) (o config.Outbox, err error) {
 			return o, fmt.Errorf("the column %q is unknown: there are name, schema, database and url", column)
 		}
 	}
+
 	if !named {
 		return o, errors.New("the column name is missing")
 	}

@@ -22,12 +22,14 @@ func identify(cfg *pgx.ConnConfig, text string, d *config.Database) {
 	if password == nil || hasPassword(text) {
 		return
 	}
+
 	next := cfg.AfterNetConnect
 	cfg.AfterNetConnect = func(ctx context.Context, own *pgconn.Config, conn net.Conn) (net.Conn, error) {
 		secret, err := password(ctx, net.JoinHostPort(own.Host, strconv.Itoa(int(own.Port))), own.User)
 		if err != nil {
 			return conn, err
 		}
+
 		own.Password = secret
 		if next != nil {
 			return next(ctx, own, conn)
@@ -49,5 +51,6 @@ func hasPassword(text string) bool {
 		_, is := u.User.Password()
 		return is || u.Query().Has("password")
 	}
+
 	return passwordWord.MatchString(text)
 }

@@ -18,21 +18,26 @@ func (p positionIDs) claim(c *config.Config, outbox string) error {
 	if err != nil {
 		return nil //nolint:nilerr // the relay reports it
 	}
+
 	ids := make(map[string]string)
 	for _, d := range c.Destinations {
 		for _, id := range destinations.TransactionalIDs(d, db.Database, c.Database.Schema) {
 			if other, taken := ids[id]; taken {
-				return fmt.Errorf("destinations %s and %s would share the transactional id %s: give each one of its own, or leave transactional_id out", other, d.Name, id)
+				return fmt.Errorf("destinations %s and %s would share the transactional id %s: "+
+					"give each one of its own, or leave transactional_id out", other, d.Name, id)
 			}
 			ids[id] = d.Name
 		}
 	}
+
 	for id, destination := range ids {
 		if before, taken := p[id]; taken {
-			return fmt.Errorf("destination %s would have the transactional id %s, as that of outbox %s: give the databases different names, or one of the outboxes a destination of its own with a transactional_id",
+			return fmt.Errorf("destination %s would have the transactional id %s, as that of outbox %s: "+
+				"give the databases different names, or one of the outboxes a destination of its own with a transactional_id",
 				destination, id, before)
 		}
 	}
+
 	for id := range ids {
 		p[id] = outbox
 	}
@@ -48,12 +53,15 @@ func checkPositionIDs(c *config.Config) error {
 			found.Mistakes = append(found.Mistakes, c.Mistake("destinations", err.Error()))
 		}
 	}
+
 	for i := range c.Outboxes.List {
-		o, at := &c.Outboxes.List[i], fmt.Sprintf("outboxes.list.%d", i)
+		o := &c.Outboxes.List[i]
+		at := fmt.Sprintf("outboxes.list.%d", i)
 		if err := ids.claim(c.For(o), o.Name); err != nil {
 			found.Mistakes = append(found.Mistakes, c.Mistake(at, fmt.Sprintf("%s (%s): %v", at, o.Name, err)))
 		}
 	}
+
 	if len(found.Mistakes) > 0 {
 		return &found
 	}

@@ -24,12 +24,14 @@ func hostsOf(c *config.Config) (trustedHosts, error) {
 	for _, name := range c.Outboxes.Hosts {
 		hosts[strings.ToLower(name)] = false
 	}
+
 	all := []*config.Config{c}
 	for i := range c.Outboxes.List {
 		if o := &c.Outboxes.List[i]; !o.URL.IsZero() {
 			all = append(all, c.For(o))
 		}
 	}
+
 	for _, one := range all {
 		cfg, err := Parse(&one.Database, one.DatabaseSetting("url"))
 		if err != nil {
@@ -40,6 +42,7 @@ func hostsOf(c *config.Config) (trustedHosts, error) {
 			hosts[host] = hosts[host] || to.TLSConfig == nil
 		}
 	}
+
 	return hosts, nil
 }
 
@@ -56,10 +59,12 @@ func (hosts trustedHosts) check(o *config.Outbox) error {
 	if o.URL.IsZero() {
 		return nil // the host of database.url
 	}
+
 	text := o.URL.Reveal()
 	if scheme, _, isURL := strings.Cut(text, "://"); !isURL || !strings.HasPrefix(scheme, "postgres") {
 		return errors.New("its url has to be like postgres://user@host:5432/database")
 	}
+
 	_, query, _ := strings.Cut(text, "?")
 	given, err := url.ParseQuery(query)
 	if err != nil {
@@ -70,10 +75,12 @@ func (hosts trustedHosts) check(o *config.Outbox) error {
 			return fmt.Errorf("its url has the parameter %q: the only one that a row may have is sslmode", key)
 		}
 	}
+
 	cfg, err := ParseURL(config.Mistake{File: "its url"}, text, pgx.ParseConfig)
 	if err != nil {
 		return err
 	}
+
 	for _, to := range attempts(cfg) {
 		plain, known := hosts[strings.ToLower(to.Host)]
 		switch {
@@ -89,5 +96,7 @@ func (hosts trustedHosts) check(o *config.Outbox) error {
 // local reports whether a host is this machine.
 func local(host string) bool {
 	ip := net.ParseIP(host)
-	return host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || ip != nil && ip.IsLoopback()
+	isSocket := strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@")
+	isLoopback := ip != nil && ip.IsLoopback()
+	return host == "localhost" || isSocket || isLoopback
 }

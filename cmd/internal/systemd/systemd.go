@@ -31,19 +31,24 @@ func New(lookup func(name string) (string, bool)) (*Notifier, error) {
 	if socket == "" {
 		return n, nil
 	}
+
 	if socket[0] != '/' && socket[0] != '@' {
-		return n, fmt.Errorf("$NOTIFY_SOCKET is %q: neither a path nor an abstract socket, so the service manager gets no messages", socket)
+		return n, fmt.Errorf("$NOTIFY_SOCKET is %q: neither a path nor an abstract socket, "+
+			"so the service manager gets no messages", socket)
 	}
+
 	n.socket = socket
 	usec, _ := lookup("WATCHDOG_USEC")
 	// Children inherit the variable, which is meant for the process $WATCHDOG_PID only.
 	if pid, _ := lookup("WATCHDOG_PID"); usec == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return n, nil
 	}
+
 	us, err := strconv.ParseInt(usec, 10, 64)
 	if err != nil || us <= 0 || us > int64(maxWatchdog/time.Microsecond) {
 		return n, fmt.Errorf("$WATCHDOG_USEC is %q: not a number of microseconds, so the watchdog is not fed", usec)
 	}
+
 	n.watchdog = time.Duration(us) * time.Microsecond
 	return n, nil
 }
@@ -92,19 +97,24 @@ func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 	if n.socket == "" {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
 	defer cancel()
+
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unixgram", n.socket)
 	if err != nil {
 		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // a datagram is sent or not
+
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetWriteDeadline(deadline) // an error shows in Write
 	}
+
 	for i, line := range lines {
 		lines[i] = strings.ReplaceAll(line, "\n", " ") // a line is one KEY=VALUE
 	}
+
 	if _, err := conn.Write([]byte(strings.Join(lines, "\n"))); err != nil {
 		return fmt.Errorf("notify the service manager: %w", err)
 	}

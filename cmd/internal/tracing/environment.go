@@ -34,7 +34,8 @@ func Wanted(lookup func(name string) (string, bool)) (bool, error) {
 // endpoint of all signals alone does not request them: most metrics are scraped, and would arrive twice.
 func WantedMetrics(lookup func(name string) (string, bool)) (bool, error) {
 	e := environment(lookup)
-	return e.wants("METRICS", e.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), slices.Concat(exporterRules("METRICS"), metricRules()), func() error { return nil })
+	rules := slices.Concat(exporterRules("METRICS"), metricRules())
+	return e.wants("METRICS", e.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), rules, func() error { return nil })
 }
 
 // wants reports whether the environment requests a signal, whose endpoint is set or not.
@@ -45,6 +46,7 @@ func (e environment) wants(signal, endpoint string, rules []rule, more func() er
 	case disabled != "" && !strings.EqualFold(disabled, "false"):
 		return false, fmt.Errorf("OTEL_SDK_DISABLED: %q is neither true nor false", disabled)
 	}
+
 	name := "OTEL_" + signal + "_EXPORTER"
 	switch exporter := e.get(name); {
 	case exporter == "none", exporter == "" && endpoint == "":
@@ -52,6 +54,7 @@ func (e environment) wants(signal, endpoint string, rules []rule, more func() er
 	case exporter != "" && exporter != "otlp":
 		return false, fmt.Errorf("%s: %q is not known: use otlp or none", name, exporter)
 	}
+
 	return true, errors.Join(e.check(signal, rules), more())
 }
 
@@ -66,6 +69,7 @@ func exporterRules(signal string) []rule {
 	ofExporter := func(setting string) []string {
 		return []string{"OTEL_EXPORTER_OTLP_" + setting, "OTEL_EXPORTER_OTLP_" + signal + "_" + setting}
 	}
+
 	return []rule{
 		{ofExporter("ENDPOINT"), wrongURL},
 		{ofExporter("HEADERS"), func(v string) string { return wrongPairs(v, "key=value,other=value") }},
@@ -92,8 +96,10 @@ func spanRules() []rule {
 		{[]string{"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"}, atLeast(1, "milliseconds")},
 		{[]string{"OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"}, atLeast(1, "spans")},
 		{[]string{
-			"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
-			"OTEL_SPAN_EVENT_COUNT_LIMIT", "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+			"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+			"OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+			"OTEL_SPAN_EVENT_COUNT_LIMIT", "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+			"OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
 		}, atLeast(-1, "(-1 means no limit)")},
 	}
 }
@@ -110,6 +116,7 @@ func (e environment) check(signal string, rules []rule) error {
 			}
 		}
 	}
+
 	return errors.Join(append(errs, e.checkProtocol(signal), e.checkClientCertificate("OTEL_EXPORTER_OTLP_"),
 		e.checkClientCertificate("OTEL_EXPORTER_OTLP_"+signal+"_"))...)
 }
@@ -133,6 +140,7 @@ func (e environment) checkSampler() error {
 	if arg == "" || !strings.HasSuffix(strings.ToLower(e.get("OTEL_TRACES_SAMPLER")), "traceidratio") {
 		return nil // the others take none
 	}
+
 	if ratio, err := strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
 		return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG: %q is not a share: use a number from 0 to 1, such as 0.05", arg)
 	}
@@ -140,13 +148,15 @@ func (e environment) checkSampler() error {
 }
 
 func (e environment) checkClientCertificate(prefix string) error {
-	certificate, key := e.get(prefix+"CLIENT_CERTIFICATE"), e.get(prefix+"CLIENT_KEY")
+	certificate := e.get(prefix + "CLIENT_CERTIFICATE")
+	key := e.get(prefix + "CLIENT_KEY")
 	switch {
 	case certificate == "" && key == "":
 		return nil
 	case certificate == "" || key == "":
 		return fmt.Errorf("%[1]sCLIENT_CERTIFICATE and %[1]sCLIENT_KEY belong together: set both, or neither", prefix)
 	}
+
 	if _, err := tls.LoadX509KeyPair(certificate, key); err != nil {
 		return fmt.Errorf("%sCLIENT_CERTIFICATE: cannot be used: %w", prefix, err)
 	}
@@ -156,8 +166,10 @@ func (e environment) checkClientCertificate(prefix string) error {
 // wrongURL describes the mistake without the value, which may contain a password.
 func wrongURL(value string) string {
 	u, err := url.Parse(value)
+	isHTTP := err == nil && (u.Scheme == "http" || u.Scheme == "https")
+
 	switch {
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+	case !isHTTP || u.Host == "":
 		return "is not a URL like http://collector:4318"
 	case u.User != nil:
 		return "has a user in it: send credentials with OTEL_EXPORTER_OTLP_HEADERS"
@@ -169,7 +181,10 @@ func wrongURL(value string) string {
 func wrongPairs(value, example string) string {
 	for pair := range strings.SplitSeq(value, ",") {
 		name, text, found := strings.Cut(pair, "=")
-		if _, err := url.PathUnescape(text); !found || strings.TrimSpace(name) == "" || strings.ContainsAny(strings.TrimSpace(name), " \t\"") || err != nil {
+		name = strings.TrimSpace(name)
+		isName := name != "" && !strings.ContainsAny(name, " \t\"")
+		_, err := url.PathUnescape(text)
+		if !found || !isName || err != nil {
 			return "is not a list like " + example + " (with %25 for a percent sign, %2C for a comma)"
 		}
 	}

@@ -24,12 +24,15 @@ func NewMetrics(ctx context.Context, from prometheus.Gatherer, version string, l
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
+
 	described, err := describe(ctx, version)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	reader := metric.NewPeriodicReader(&loggingMetrics{Exporter: exporter, log: log},
-		metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(prometheus.GathererFunc(tolerate(from.Gather, log))))))
+
+	gatherer := prometheus.GathererFunc(tolerate(from.Gather, log))
+	producer := bridge.NewMetricProducer(bridge.WithGatherer(gatherer))
+	reader := metric.NewPeriodicReader(&loggingMetrics{Exporter: exporter, log: log}, metric.WithProducer(producer))
 	return metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(described)), nil
 }
 
@@ -79,6 +82,7 @@ func decodeTraces(metrics *metricdata.ResourceMetrics) {
 			if !is {
 				continue
 			}
+
 			for i := range h.DataPoints {
 				for j := range h.DataPoints[i].Exemplars {
 					e := &h.DataPoints[i].Exemplars[j]

@@ -24,11 +24,14 @@ func New(ctx context.Context, version string, log *slog.Logger) (*sdktrace.Trace
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
+
 	described, err := describe(ctx, version)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tracing: %w", err), exporter.Shutdown(ctx))
 	}
-	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(&loggingExporter{SpanExporter: exporter, log: log}), sdktrace.WithResource(described)), nil
+
+	sender := sdktrace.WithBatcher(&loggingExporter{SpanExporter: exporter, log: log})
+	return sdktrace.NewTracerProvider(sender, sdktrace.WithResource(described)), nil
 }
 
 // describe returns the resource of spans and metrics.

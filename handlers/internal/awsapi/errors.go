@@ -183,7 +183,8 @@ func innermost(err error) (last *smithy.OperationError) {
 		if !ok {
 			return last
 		}
-		last, err = op, op.Err
+		last = op
+		err = op.Err
 	}
 }
 

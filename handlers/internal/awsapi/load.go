@@ -106,7 +106,8 @@ func newTransport(loaded aws.Config, conf *tls.Config) *http.Transport {
 		client = awshttp.NewBuildableClient()
 	}
 	t := client.GetTransport() // a copy
-	t.IdleConnTimeout, t.MaxIdleConnsPerHost = idleTimeout, maxIdle
+	t.IdleConnTimeout = idleTimeout
+	t.MaxIdleConnsPerHost = maxIdle
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	if conf != nil {
 		t.TLSClientConfig = conf

@@ -97,7 +97,8 @@ func (c *connections) use(age time.Duration) *http.Transport {
 // renew leaves the connections. Those in use are closed with the end of their request.
 func (c *connections) renew() {
 	old := c.transport
-	c.transport, c.since = old.Clone(), time.Time{}
+	c.transport = old.Clone()
+	c.since = time.Time{}
 	old.CloseIdleConnections()
 }
 

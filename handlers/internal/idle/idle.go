@@ -53,6 +53,7 @@ func (p *Pool[T]) Close() []T {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	idle := p.idle
-	p.idle, p.closed = nil, true
+	p.idle = nil
+	p.closed = true
 	return idle
 }

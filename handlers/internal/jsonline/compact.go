@@ -19,7 +19,8 @@ func Compact(buf *bytes.Buffer, payload []byte) error {
 		return err
 	}
 
-	inText, escaped := false, false
+	inText := false
+	escaped := false
 	for _, c := range payload {
 		switch {
 		case inText:

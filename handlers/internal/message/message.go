@@ -196,9 +196,11 @@ func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
 		return
 	}
 	if m.text == "" || !m.at.Equal(ev.CreatedAt) { // the events of a transaction have the same
-		m.at, m.text = ev.CreatedAt, timestamp(ev)
+		m.at = ev.CreatedAt
+		m.text = timestamp(ev)
 	}
-	m.Body, m.ContentType = ev.Payload, contentType(ev)
+	m.Body = ev.Payload
+	m.ContentType = contentType(ev)
 	m.Headers = e.own(appendDescription(m.Headers[:0], ev, m.text), ev)
 }
 

@@ -40,17 +40,22 @@ func run(ctx context.Context, url string) error {
 		TraceID: trace.TraceID{0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d, 0x0e, 0x0e, 0x47, 0x36},
 		SpanID:  trace.SpanID{0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7}, TraceFlags: trace.FlagsSampled,
 	})
+
 	ctx = trace.ContextWithSpanContext(ctx, span)
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+
 	db := stdlib.OpenDBFromPool(pool)
-	err = errors.Join(viaSQL(ctx, db), placeBoth(3, "sqlc", func(o Order) error { return withSQLC(ctx, pool, o) }),
+	err = errors.Join(
+		viaSQL(ctx, db),
+		placeBoth(3, "sqlc", func(o Order) error { return withSQLC(ctx, pool, o) }),
 		placeBoth(4, "ent", func(o Order) error {
 			return withEnt(ctx, ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db))), o)
-		}))
+		}),
+	)
 	return errors.Join(err, db.Close())
 }
 
@@ -59,8 +64,11 @@ func viaSQL(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(placeBoth(1, "gorm", func(o Order) error { return withGORM(ctx, g, o) }),
-		placeBoth(2, "bun", func(o Order) error { return withBun(ctx, bun.NewDB(db, pgdialect.New()), o) }))
+
+	return errors.Join(
+		placeBoth(1, "gorm", func(o Order) error { return withGORM(ctx, g, o) }),
+		placeBoth(2, "bun", func(o Order) error { return withBun(ctx, bun.NewDB(db, pgdialect.New()), o) }),
+	)
 }
 
 // placeBoth has place commit one order, and fail with another one.
@@ -72,6 +80,7 @@ func placeBoth(number int64, name string, place func(Order) error) error {
 	if err == nil {
 		return fmt.Errorf("%s commits an order that the database refuses", name)
 	}
+
 	if !strings.Contains(err.Error(), "no address") {
 		return fmt.Errorf("%s: %w", name, err)
 	}

@@ -36,6 +36,7 @@ const (
 func Pick(ctx context.Context) (int, error) {
 	for range tries {
 		port := first + rand.IntN(count) //nolint:gosec // a port number is not a secret
+
 		// Held first: a port that another process holds is not dialled, because a test may
 		// count the connections of its listener.
 		mine, err := hold(port)
@@ -45,10 +46,12 @@ func Pick(ctx context.Context) (int, error) {
 		if !mine {
 			continue
 		}
+
 		if free, err := refused(ctx, port); err != nil || free {
 			return port, err
 		}
 	}
+
 	return 0, fmt.Errorf("no free port on 127.0.0.1 in %d tries", tries)
 }
 
@@ -63,7 +66,9 @@ func PickAll(ctx context.Context, ports ...*int) error {
 		if err != nil {
 			return err
 		}
-		*p, picked[port] = port, true
+
+		*p = port
+		picked[port] = true
 	}
 	return nil
 }

@@ -15,9 +15,11 @@ func hold(port int) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("hold the port %d: %w", port, err)
 	}
+
 	if syscall.Bind(fd, &syscall.SockaddrUnix{Name: "@notifyd-port-" + strconv.Itoa(port)}) == nil {
 		return true, nil
 	}
+
 	if err := syscall.Close(fd); err != nil {
 		return false, fmt.Errorf("hold the port %d: %w", port, err)
 	}

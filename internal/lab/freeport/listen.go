@@ -33,6 +33,7 @@ func Listen(ctx context.Context) (net.Listener, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		l, err := listen(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if !errors.Is(err, syscall.EADDRINUSE) { // another process was faster
 			return l, err
@@ -47,13 +48,16 @@ func Listen(ctx context.Context) (net.Listener, error) {
 func Reopen(ctx context.Context, addr string) (net.Listener, error) {
 	deadline := time.NewTimer(reopenWithin)
 	defer deadline.Stop()
+
 	tick := time.NewTicker(reopenEvery)
 	defer tick.Stop()
+
 	for {
 		l, err := listen(ctx, addr)
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return l, err
 		}
+
 		select {
 		case <-tick.C:
 		case <-deadline.C:

@@ -20,6 +20,7 @@ func Unprivileged(names ...string) (Account, error) {
 	if os.Geteuid() != 0 {
 		return Account{}, nil
 	}
+
 	var errs []error
 	for _, name := range names {
 		a, err := lookup(name)
@@ -28,6 +29,7 @@ func Unprivileged(names ...string) (Account, error) {
 		}
 		errs = append(errs, err)
 	}
+
 	return Account{}, fmt.Errorf("no account to run a server that refuses to run as root: %w", errors.Join(errs...))
 }
 
@@ -36,17 +38,21 @@ func lookup(name string) (Account, error) {
 	if err != nil {
 		return Account{}, err
 	}
+
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	if err != nil {
 		return Account{}, fmt.Errorf("account %s: %w", name, err)
 	}
+
 	gid, err := strconv.ParseUint(u.Gid, 10, 32)
 	if err != nil {
 		return Account{}, fmt.Errorf("account %s: %w", name, err)
 	}
+
 	if uid == 0 {
 		return Account{}, fmt.Errorf("account %s is root", name)
 	}
+
 	return Account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 }
 

@@ -37,14 +37,17 @@ func (s *Server) startAgain(ctx context.Context) error {
 	case s.running():
 		return ErrRunning
 	}
+
 	deadline := time.After(startAgainFor)
 	tick := time.NewTicker(startAgainEvery)
 	defer tick.Stop()
+
 	for {
 		err := s.start(ctx)
 		if !errors.Is(err, ErrBusy) {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return err
@@ -60,17 +63,21 @@ func (s *Server) startAgain(ctx context.Context) error {
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.stopped {
 		return nil
 	}
+
 	s.stopped = true
 	var err error
 	if s.running() {
 		err = s.kill(ctx)
 	}
+
 	if s.program.Cleanup != nil {
 		err = errors.Join(err, s.program.Cleanup(s))
 	}
+
 	return errors.Join(err, os.RemoveAll(s.dir), s.dog.dismiss())
 }
 
@@ -90,6 +97,7 @@ func (s *Server) HaltBy(ctx context.Context, sig os.Signal) error {
 func (s *Server) RestartBy(ctx context.Context, sig os.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if err := s.halt(ctx, sig); err != nil && !errors.Is(err, ErrDown) {
 		return err
 	}
@@ -100,18 +108,21 @@ func (s *Server) halt(ctx context.Context, sig os.Signal) error {
 	if !s.running() {
 		return ErrDown
 	}
+
 	if s.frozen {
 		// A stopped process does not see the next signal.
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
 	}
+
 	p := s.proc.Load()
 	// List the descendants while the server runs: they outlive it for a moment.
 	tree, err := descendants(ctx, p.pid)
 	if err := errors.Join(err, p.signal(sig)); err != nil {
 		return err
 	}
+
 	select {
 	case <-p.done:
 		return s.ended(ctx, p, tree)
@@ -125,6 +136,7 @@ func (s *Server) halt(ctx context.Context, sig os.Signal) error {
 func (s *Server) Kill(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if !s.running() {
 		return ErrDown
 	}
@@ -135,6 +147,7 @@ func (s *Server) Kill(ctx context.Context) error {
 func (s *Server) kill(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	p := s.proc.Load()
+
 	var tree []entry
 	var listErr error
 	if !p.exited() {
@@ -144,13 +157,16 @@ func (s *Server) kill(ctx context.Context) error {
 		_ = p.signal(sigStop)
 		tree, listErr = descendants(ctx, p.pid)
 	}
+
 	err := p.signal(syscall.SIGKILL)
 	for _, child := range tree {
 		_ = signalPID(child.pid, syscall.SIGKILL) // it may have ended meanwhile
 	}
+
 	if err != nil {
 		return errors.Join(err, listErr)
 	}
+
 	<-p.done // SIGKILL cannot be refused, so the wait is short
 	return errors.Join(listErr, s.ended(ctx, p, tree))
 }
@@ -172,19 +188,23 @@ func (s *Server) ended(ctx context.Context, p *process, tree []entry) error {
 func (s *Server) Pause(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if !s.running() {
 		return ErrDown
 	}
+
 	s.frozen = true
 	p := s.proc.Load()
 	// Stop the parent first: a stopped parent forks no children.
 	if err := p.signal(sigStop); err != nil {
 		return err
 	}
+
 	pids, err := signalDescendants(ctx, p.pid, sigStop)
 	if err != nil {
 		return err
 	}
+
 	// The threads of a process stop once one of them has taken the signal, which may
 	// take a while on a busy machine.
 	pids = append(pids, p.pid)
@@ -197,6 +217,7 @@ func (s *Server) Pause(ctx context.Context) error {
 func (s *Server) Resume(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if !s.running() {
 		return ErrDown
 	}
@@ -211,6 +232,7 @@ func (s *Server) thaw(ctx context.Context) error {
 	if err := p.signal(sigCont); err != nil {
 		return err
 	}
+
 	s.frozen = false
 	return nil
 }
@@ -224,11 +246,13 @@ func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent [
 		if err != nil {
 			return nil, err
 		}
+
 		tree = slices.DeleteFunc(tree, func(e entry) bool { return slices.Contains(sent, e.pid) })
 		// List them again after each round, for a child whose fork was under way.
 		if len(tree) == 0 {
 			return sent, nil
 		}
+
 		for _, e := range tree {
 			if err := signalPID(e.pid, sig); err != nil {
 				return nil, err
@@ -242,12 +266,15 @@ func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent [
 func await(ctx context.Context, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, obeyWithin, errDisobeyed)
 	defer cancel()
+
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+
 	for {
 		if ok, err := done(ctx); ok || err != nil {
 			return err
 		}
+
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -20,9 +20,11 @@ func PgBouncer(host, port, user, mode string) Program {
 			conf := fmt.Sprintf("[databases]\n%s = host=127.0.0.1 port=1\n* = host=%s port=%s user=%s\n"+
 				"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
 				s.nickname(), host, port, user, s.Port(), mode)
+
 			if os.Geteuid() == 0 {
 				conf += "user = nobody\n" // PgBouncer refuses to run as root
 			}
+
 			path, err := s.WriteFile("pgbouncer.ini", []byte(conf))
 			return []string{path}, err
 		}),
@@ -37,10 +39,12 @@ func askPgBouncer(ctx context.Context, s *Server) error {
 		return err
 	}
 	defer conn.Close(ctx) //nolint:errcheck // the answer is complete
+
 	results, err := conn.Exec(ctx, "SHOW DATABASES").ReadAll()
 	if err != nil {
 		return err
 	}
+
 	for _, result := range results {
 		for _, row := range result.Rows {
 			if len(row) > 0 && strings.EqualFold(string(row[0]), s.nickname()) {

@@ -69,18 +69,22 @@ func (s *Server) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	from, err := s.launch(ctx, path, args)
 	if err == nil {
-		if err = s.ready(ctx); err == nil {
+		err = s.ready(ctx)
+		if err == nil {
 			return nil
 		}
 		err = errors.Join(err, s.kill(ctx))
 	}
+
 	tail := s.logTail(from)
 	signs := append([]string{"ddress already in use", "eaddrinuse"}, s.program.Busy...)
 	if slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(tail, sign) }) {
 		err = errors.Join(ErrBusy, err)
 	}
+
 	return fmt.Errorf("start %s on port %d: %w; its log ends with:\n%s", s.program.Name, s.port, err, tail)
 }
 
@@ -91,20 +95,25 @@ func (s *Server) launch(ctx context.Context, path string, args []string) (from i
 		return 0, err
 	}
 	defer log.Close() //nolint:errcheck // nothing was written through this handle
-	if from, err = log.Seek(0, io.SeekEnd); err != nil {
+	from, err = log.Seek(0, io.SeekEnd)
+	if err != nil {
 		return 0, err
 	}
+
 	// ctx bounds the start, not the life of the server.
 	cmd := s.Command(context.WithoutCancel(ctx), path, args...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout = log
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		return from, err
 	}
+
 	p := &process{cmd: cmd, pid: cmd.Process.Pid, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		_ = cmd.Wait() // the log has the reason
 	}()
+
 	s.proc.Store(p)
 	s.frozen = false
 	s.dog.watch(p.pid)
@@ -115,10 +124,13 @@ func (s *Server) launch(ctx context.Context, path string, args []string) (from i
 func (s *Server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyWithin, errNotReady)
 	defer cancel()
+
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
+
 	p := s.proc.Load()
 	var last error
+
 	for {
 		select {
 		case <-p.done:
@@ -126,7 +138,8 @@ func (s *Server) ready(ctx context.Context) error {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), last)
 		case <-tick.C:
-			if last = s.ask(ctx); last == nil && !p.exited() {
+			last = s.ask(ctx)
+			if last == nil && !p.exited() {
 				return nil
 			}
 		}

@@ -29,9 +29,12 @@ func Sentinel(master string) Program {
 		if err != nil {
 			return nil, err
 		}
+
 		// A Sentinel rewrites this file.
-		path, err := s.WriteFile("sentinel.conf", fmt.Appendf(nil, "port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor mymaster %s %s 1\n"+
-			"sentinel down-after-milliseconds mymaster 5000\nsentinel failover-timeout mymaster 10000\n", s.Port(), s.Dir(), host, port))
+		path, err := s.WriteFile("sentinel.conf", fmt.Appendf(nil, "port %d\nbind 127.0.0.1\ndir %s\n"+
+			"sentinel monitor mymaster %s %s 1\n"+
+			"sentinel down-after-milliseconds mymaster 5000\nsentinel failover-timeout mymaster 10000\n",
+			s.Port(), s.Dir(), host, port))
 		return []string{path, "--sentinel"}, err
 	})
 }
@@ -81,14 +84,17 @@ func talk(ctx context.Context, addr, text string) ([]byte, error) {
 		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // the answer is complete
+
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return nil, err
 		}
 	}
+
 	if _, err := conn.Write([]byte(text)); err != nil {
 		return nil, err
 	}
+
 	buf := make([]byte, maxAnswer)
 	n, err := conn.Read(buf)
 	return buf[:n], err

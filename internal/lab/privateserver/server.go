@@ -100,18 +100,22 @@ func startOnce(ctx context.Context, program Program) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory for %s: %w", program.Name, err)
 	}
+
 	orphan := program.Orphan
 	if orphan == "" {
 		orphan = "KILL"
 	}
+
 	dog, err := startWatchdog(ctx, dir, orphan)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
+
 	s := &Server{program: program, dir: dir, dog: dog, port: program.Port}
 	if err := s.create(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop(ctx))
 	}
+
 	return s, nil
 }
 
@@ -121,37 +125,35 @@ func (s *Server) create(ctx context.Context) error {
 	if s.port == 0 {
 		ports = append([]*int{&s.port}, ports...)
 	}
+
 	if err := freeport.PickAll(ctx, ports...); err != nil {
 		return err
 	}
+
 	if s.program.Create != nil {
 		if err := s.program.Create(ctx, s); err != nil {
 			return err
 		}
 	}
+
 	return s.start(ctx)
 }
 
 // makeTop creates the server's directory.
 func makeTop(dir string, account Account) (string, error) {
 	if dir == "" {
-		base := os.TempDir()
-		if account.CanEnter(base) != nil {
-			base = "/tmp" // root's own TMPDIR is often closed to others
-		}
-		dir, err := os.MkdirTemp(base, "notifyd-srv-")
-		if err != nil {
-			return "", err
-		}
-		return dir, os.Chmod(dir, account.topMode())
+		return makeTemp(account)
 	}
+
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
+
 	if err := os.MkdirAll(dir, account.topMode()); err != nil {
 		return "", err
 	}
+
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
@@ -159,10 +161,24 @@ func makeTop(dir string, account Account) (string, error) {
 	if len(entries) > 0 {
 		return "", fmt.Errorf("%s is not empty", dir)
 	}
+
 	if err := account.CanEnter(dir); err != nil {
 		return "", errors.Join(err, os.Remove(dir))
 	}
 	return dir, nil
+}
+
+// makeTemp creates a directory that the account can enter.
+func makeTemp(account Account) (string, error) {
+	base := os.TempDir()
+	if account.CanEnter(base) != nil {
+		base = "/tmp" // root's own TMPDIR is often closed to others
+	}
+	dir, err := os.MkdirTemp(base, "notifyd-srv-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, account.topMode())
 }
 
 // MakeDir creates a directory below [Server.Dir] that belongs to the account.
@@ -184,11 +200,13 @@ func LookPath(program, cure string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
 	}
+
 	for _, dir := range []string{"/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/homebrew/bin"} {
 		if path, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
 			return path, nil
 		}
 	}
+
 	return "", fmt.Errorf("%s is %w: %s", program, ErrNotFound, cure)
 }
 

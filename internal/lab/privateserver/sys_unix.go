@@ -32,10 +32,12 @@ func (a Account) CanEnter(path string) error {
 	if !a.Other() {
 		return nil
 	}
+
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
+
 	for {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -44,6 +46,7 @@ func (a Account) CanEnter(path string) error {
 		if !a.mayExecute(info) {
 			return fmt.Errorf("%s is closed to the account %s: %w", path, a.name, fs.ErrPermission)
 		}
+
 		parent := filepath.Dir(path)
 		if parent == path {
 			return nil
@@ -55,6 +58,7 @@ func (a Account) CanEnter(path string) error {
 func (a Account) mayExecute(info fs.FileInfo) bool {
 	mode := info.Mode().Perm()
 	owner, ok := info.Sys().(*syscall.Stat_t)
+
 	switch {
 	case ok && owner.Uid == a.uid:
 		return mode&0o100 != 0
@@ -72,8 +76,13 @@ func Trusted(path string) bool {
 	if err != nil {
 		return false
 	}
+
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	return ok && (owner.Uid == 0 || int64(owner.Uid) == int64(os.Geteuid())) && info.Mode().Perm()&0o002 == 0
+	if !ok {
+		return false
+	}
+	isOurs := owner.Uid == 0 || int64(owner.Uid) == int64(os.Geteuid())
+	return isOurs && info.Mode().Perm()&0o002 == 0
 }
 
 // signalPID sends sig to a process that need not be a child, or to the process group -pid.

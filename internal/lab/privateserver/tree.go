@@ -22,7 +22,9 @@ type entry struct {
 // is reports whether e is the process that was listed as other before, and neither a
 // zombie nor a later process.
 func (e entry) is(other entry) bool {
-	return e.pid == other.pid && e.start == other.start && !strings.HasPrefix(e.state, "Z") && e.state != "X"
+	isSame := e.pid == other.pid && e.start == other.start
+	hasEnded := strings.HasPrefix(e.state, "Z") || e.state == "X"
+	return isSame && !hasEnded
 }
 
 // processes lists all processes of the machine.
@@ -34,6 +36,7 @@ func processes(ctx context.Context) ([]entry, error) {
 	if len(stats) > 0 {
 		return fromProc(stats), nil
 	}
+
 	out, err := exec.CommandContext(ctx, "ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "state=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: ps: %w", err)
@@ -50,6 +53,7 @@ func fromProc(stats []string) []entry {
 		if err != nil || len(fields) <= startTime {
 			continue // it has ended meanwhile
 		}
+
 		if parent, err := strconv.Atoi(fields[1]); err == nil {
 			all = append(all, entry{pid: pid, parent: parent, state: fields[0], start: fields[startTime]})
 		}
@@ -74,6 +78,7 @@ func fromPS(out string) []entry {
 		if len(fields) != 3 {
 			continue
 		}
+
 		pid, pidErr := strconv.Atoi(fields[0])
 		parent, parentErr := strconv.Atoi(fields[1])
 		if pidErr == nil && parentErr == nil {
@@ -90,10 +95,12 @@ func descendants(ctx context.Context, pid int) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	children := make(map[int][]entry)
 	for _, e := range all {
 		children[e.parent] = append(children[e.parent], e)
 	}
+
 	found := slices.Clone(children[pid])
 	for i := 0; i < len(found); i++ {
 		found = append(found, children[found[i].pid]...)

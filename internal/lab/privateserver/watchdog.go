@@ -39,6 +39,7 @@ func startWatchdog(ctx context.Context, dir, signal string) (*watchdog, error) {
 	// A separate process group, against Ctrl-C and a kill of this process's group.
 	cmd.SysProcAttr = Account{}.ProcAttr()
 	cmd.Dir = "/"
+
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("watchdog of a server: %w", err)

@@ -17,6 +17,7 @@ func Balancer(tb testing.TB, servers ...string) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	var conns sync.WaitGroup
 	conns.Go(func() {
 		for n := 0; ; n++ {
@@ -24,20 +25,24 @@ func Balancer(tb testing.TB, servers ...string) string {
 			if err != nil {
 				return
 			}
+
 			to, err := (&net.Dialer{}).DialContext(tb.Context(), "tcp", servers[n%len(servers)])
 			if err != nil {
 				_ = from.Close()
 				continue
 			}
+
 			// The end of either direction ends both.
 			end := sync.OnceFunc(func() { _, _ = from.Close(), to.Close() })
 			conns.Go(func() { defer end(); _, _ = io.Copy(to, from) })
 			conns.Go(func() { defer end(); _, _ = io.Copy(from, to) })
 		}
 	})
+
 	tb.Cleanup(func() {
 		_ = l.Close()
 		conns.Wait()
 	})
+
 	return l.Addr().String()
 }

@@ -26,13 +26,16 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 	tb.Helper()
 	library, err := findFaketime()
 	require(tb, "faketime", err)
+
 	binDir, err := pgserver.Find(tb.Context())
 	orSkip(tb, "postgres", err)
+
 	dir, err := os.MkdirTemp("/tmp", "notifyd-clock-") //nolint:usetesting // the directory of a test is closed to other accounts
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+
 	clock := filepath.Join(dir, "clock")
 	set = func(offset time.Duration) {
 		tb.Helper()
@@ -43,6 +46,7 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 		}
 	}
 	set(0)
+
 	script := "#!/bin/sh\n" +
 		"export LD_PRELOAD='" + library + "' FAKETIME_TIMESTAMP_FILE='" + clock + "'\n" +
 		"export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1\n" +
@@ -54,6 +58,7 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	server, err = startPostgres(tb.Context(), pgserver.Config{BinDir: dir, Settings: settings})
 	orSkip(tb, "postgres", err)
 	stopAfter(tb, "PostgreSQL", server.Stop)
@@ -62,11 +67,17 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 
 // findFaketime returns the path of the library, where Debian and others install it.
 func findFaketime() (string, error) {
-	places := []string{"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1", "/usr/local/lib/faketime/libfaketime.so.1"}
+	places := []string{
+		"/usr/lib/*/faketime/libfaketime.so.1",
+		"/usr/lib*/faketime/libfaketime.so.1",
+		"/usr/local/lib/faketime/libfaketime.so.1",
+	}
+
 	for _, place := range places {
 		if found, err := filepath.Glob(place); err == nil && len(found) > 0 {
 			return found[0], nil
 		}
 	}
+
 	return "", errors.New("no libfaketime in " + strings.Join(places, ", ") + " (Debian: apt-get install faketime)")
 }

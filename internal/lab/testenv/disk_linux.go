@@ -20,6 +20,7 @@ func SmallDisk(tb testing.TB, bytes int) string {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(top) })
+
 	dir := filepath.Join(top, "disk")
 	if err := os.Mkdir(dir, readableMode); err != nil {
 		tb.Fatal(err)
@@ -27,15 +28,18 @@ func SmallDisk(tb testing.TB, bytes int) string {
 	if err := os.Chmod(top, readableMode); err != nil {
 		tb.Fatal(err)
 	}
+
 	err = unix.Mount("notifyd", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes))
 	if err != nil {
 		err = fmt.Errorf("mount a tmpfs: %w", err)
 	}
 	require(tb, "mount", err)
+
 	tb.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			tb.Errorf("unmount %s: %v", dir, err)
 		}
 	})
+
 	return dir
 }

@@ -35,9 +35,11 @@ type sharedEmulator struct {
 func (s *sharedEmulator) get(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.endpoint != "" || s.err != nil {
 		return s.endpoint, s.err
 	}
+
 	if raw := os.Getenv(s.env); raw != "" {
 		if u, err := url.Parse(raw); err != nil || u.Host == "" || u.User != nil {
 			s.err = fmt.Errorf("%s is not a URL, or holds a password", s.env)
@@ -46,11 +48,13 @@ func (s *sharedEmulator) get(ctx context.Context) (string, error) {
 		s.endpoint = raw
 		return raw, nil
 	}
+
 	server, err := s.start(ctx)
 	if err != nil {
 		s.err = err
 		return "", err
 	}
+
 	s.endpoint = server.endpoint
 	shared.stopLater(server.stop)
 	return s.endpoint, nil
@@ -70,27 +74,36 @@ func (s *sharedEmulator) start(ctx context.Context) (*emulator, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// It lives as long as all tests, not only the first.
 	e := &emulator{name: s.name, cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...)}
 	e.cmd.Stderr = &e.stderr
+
 	stdout, err := e.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if e.stdin, err = e.cmd.StdinPipe(); err != nil {
+
+	e.stdin, err = e.cmd.StdinPipe()
+	if err != nil {
 		return nil, err
 	}
+
 	if err := e.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the emulator of %s: %w", s.name, err)
 	}
+
 	late := time.AfterFunc(emulatorReadyWithin, func() { _ = e.cmd.Process.Kill() })
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if e.endpoint = strings.TrimSpace(line); late.Stop() && err == nil {
+	e.endpoint = strings.TrimSpace(line)
+	if late.Stop() && err == nil {
 		return e, nil
 	}
+
 	_ = e.stdin.Close()
 	_ = e.cmd.Wait() // fills stderr
-	return nil, fmt.Errorf("start the emulator of %s: not ready within %v, or ended: %s", s.name, emulatorReadyWithin, e.stderr.String())
+	return nil, fmt.Errorf("start the emulator of %s: not ready within %v, or ended: %s",
+		s.name, emulatorReadyWithin, e.stderr.String())
 }
 
 // stop ends the emulator, gracefully until ctx is done.
@@ -110,12 +123,14 @@ func fetched(source string, file ...string) (string, bool) {
 	if err != nil {
 		return "", false
 	}
+
 	for {
 		if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(source))); err == nil {
 			path := filepath.Join(append([]string{dir, ".cache"}, file...)...)
 			_, err := os.Stat(path)
 			return path, err == nil
 		}
+
 		parent := filepath.Dir(dir)
 		if parent == dir {
 			return "", false

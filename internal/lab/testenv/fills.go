@@ -13,6 +13,7 @@ func Fills() map[string][]string {
 			FROM outbox_events, unnest(ARRAY['x', 'y'], ARRAY['retry', 'running']) AS u(d, s) WHERE outbox_events.state = 'deferred'`
 		analyse = `ANALYZE outbox_events, outbox_deliveries`
 	)
+
 	return map[string][]string{
 		"empty":                {still1, still2},
 		"never analysed":       {still1, still2, events, deliveries},

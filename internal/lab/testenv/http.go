@@ -22,10 +22,12 @@ func Ask(tb testing.TB, client *http.Client, request *http.Request) Answer {
 		tb.Fatal(err)
 	}
 	defer response.Body.Close() //nolint:errcheck // read to its end
+
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	return Answer{Code: response.StatusCode, Body: string(body), Header: response.Header}
 }
 

@@ -48,19 +48,23 @@ func OwnKafka(tb testing.TB, cfg kafkaserver.Config) *kafkaserver.Server {
 func (k *sharedKafka) get(ctx context.Context) ([]string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if k.brokers != nil || k.err != nil {
 		return k.brokers, k.err
 	}
+
 	if list := os.Getenv(EnvKafkaBrokers); list != "" {
 		k.brokers = strings.Split(list, ",")
 		return k.brokers, nil
 	}
+
 	// Nobody kills this one, so nothing has to be forgotten soon.
 	server, err := kafkaserver.Start(ctx, kafkaserver.Config{Properties: map[string]string{"broker.session.timeout.ms": "60000"}})
 	if err != nil {
 		k.err = err
 		return nil, err
 	}
+
 	k.brokers = []string{server.Addr()}
 	shared.stopLater(server.Stop)
 	return k.brokers, nil

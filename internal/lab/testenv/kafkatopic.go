@@ -21,15 +21,19 @@ func KafkaTopic(tb testing.TB, brokers []string, name string, partitions int32, 
 		tb.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.CreateTopic(tb.Context(), partitions, 1, configs, name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+
+	_, err = client.CreateTopic(tb.Context(), partitions, 1, configs, name)
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		tb.Fatalf("create the topic %s: %v", name, err)
 	}
+
 	// The controller has created the topic. The broker learns of it a moment later.
 	for {
 		known, err := client.ListTopics(tb.Context(), name)
 		if err == nil && known[name].Err == nil && len(known[name].Partitions) == int(partitions) {
 			return
 		}
+
 		select {
 		case <-tb.Context().Done():
 			tb.Fatalf("the topic %s is not to be seen: %v", name, errors.Join(err, known[name].Err))
@@ -50,6 +54,7 @@ func KafkaEnd(tb testing.TB, brokers []string, topic string) (end int64) {
 
 	ctx, cancel := context.WithTimeout(tb.Context(), leadersWithin)
 	defer cancel()
+
 	for {
 		ends, err := client.ListEndOffsets(ctx, topic)
 		if err == nil {

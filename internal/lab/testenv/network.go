@@ -24,6 +24,7 @@ type Network struct {
 func NewNetwork(tb testing.TB, target string) *Network {
 	tb.Helper()
 	n := &Network{tb: tb}
+
 	tb.Cleanup(func() {
 		ctx, cancel := afterwards(tb)
 		defer cancel()
@@ -31,6 +32,7 @@ func NewNetwork(tb testing.TB, target string) *Network {
 			n.remove(ctx)
 		}
 	})
+
 	l, err := n.open(tb.Context())
 	require(tb, "netns", err)
 	n.Addr = l.Addr().String()

@@ -22,18 +22,25 @@ func (n *Network) open(ctx context.Context) (net.Listener, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: they need root", errNoNetwork)
 	}
+
 	id := rand.Uint32() //nolint:gosec // a name
-	ns, here, there := fmt.Sprintf("nfd%08x", id), fmt.Sprintf("nfdh%08x", id), fmt.Sprintf("nfdn%08x", id)
+	ns := fmt.Sprintf("nfd%08x", id)
+	here := fmt.Sprintf("nfdh%08x", id)
+	there := fmt.Sprintf("nfdn%08x", id)
+
 	// 198.18.0.0/15 is reserved for tests of networks.
 	block := id & 0x1ffff &^ 3
 	ip := func(host uint32) string {
 		a := 198<<24 | 18<<16 | block + host
 		return fmt.Sprintf("%d.%d.%d.%d", a>>24, a>>16&255, a>>8&255, a&255)
 	}
+
 	mac := fmt.Sprintf("02:4e:%02x:%02x:%02x:%02x", id>>24, id>>16&255, id>>8&255, id&255)
+
 	n.remove = func(ctx context.Context) {
 		_ = run(ctx, "ip netns del "+ns) // also removes the cable; the namespace may not exist yet
 	}
+
 	for _, line := range []string{
 		"ip netns add " + ns,
 		"ip link add " + here + " type veth peer name " + there + " address " + mac + " netns " + ns,
@@ -48,6 +55,7 @@ func (n *Network) open(ctx context.Context) (net.Listener, error) {
 			return nil, fmt.Errorf("%w: %w", errNoNetwork, err)
 		}
 	}
+
 	n.link = func(ctx context.Context, up bool) error {
 		state := "down"
 		if up {
@@ -55,6 +63,7 @@ func (n *Network) open(ctx context.Context) (net.Listener, error) {
 		}
 		return run(ctx, "ip -n "+ns+" link set "+there+" "+state)
 	}
+
 	return listenIn(ctx, filepath.Join("/run/netns", ns), ip(2))
 }
 
@@ -67,16 +76,22 @@ func listenIn(ctx context.Context, namespace, ip string) (l net.Listener, err er
 		// goroutine runs in this namespace.
 		runtime.LockOSThread()
 		var target *os.File
-		if target, err = os.Open(namespace); err != nil {
+
+		target, err = os.Open(namespace)
+		if err != nil {
 			return
 		}
 		defer target.Close() //nolint:errcheck // nothing was written
-		if err = unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+
+		err = unix.Setns(int(target.Fd()), unix.CLONE_NEWNET)
+		if err != nil {
 			err = fmt.Errorf("%w: enter a network namespace: %w", errNoNetwork, err)
 			return
 		}
+
 		l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(ip, "0"))
 	}()
+
 	<-done
 	return l, err
 }

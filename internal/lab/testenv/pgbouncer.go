@@ -23,9 +23,11 @@ func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *privateserve
 	if err != nil {
 		tb.Fatal("the URL of PostgreSQL is invalid") // it may hold a password
 	}
+
 	if _, has := u.User.Password(); has {
 		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")
 	}
+
 	server = ownPlain(tb, "pgbouncer", privateserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode))
 	u.Host = server.Addr()
 	return server, u.String()

@@ -92,9 +92,11 @@ func ownPlain(tb testing.TB, name string, program privateserver.Program) *privat
 func (s *sharedPlain) get(ctx context.Context, env string, program privateserver.Program, scheme string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.url != "" || s.err != nil {
 		return s.url, s.err
 	}
+
 	if raw := os.Getenv(env); raw != "" {
 		if u, err := url.Parse(raw); err != nil || u.Host == "" {
 			// The text of err holds the URL, which may hold a password.
@@ -104,11 +106,13 @@ func (s *sharedPlain) get(ctx context.Context, env string, program privateserver
 		s.url = raw
 		return s.url, nil
 	}
+
 	server, err := privateserver.Start(ctx, program)
 	if err != nil {
 		s.err = err
 		return "", err
 	}
+
 	shared.stopLater(server.Stop)
 	s.url = scheme + "://" + server.Addr()
 	return s.url, nil

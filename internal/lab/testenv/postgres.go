@@ -82,22 +82,29 @@ func Copy(tb testing.TB, content string, fill func(ctx context.Context, database
 }
 
 // template returns the name of the database with that content.
-func (p *sharedPostgres) template(ctx context.Context, content string, fill func(ctx context.Context, databaseURL string) error) (string, error) {
+func (p *sharedPostgres) template(
+	ctx context.Context, content string, fill func(ctx context.Context, databaseURL string) error,
+) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if name := p.templates[content]; name != "" {
 		return name, nil
 	}
+
 	name := databaseName("template")
 	if err := administer(ctx, p.server, "CREATE DATABASE "+name); err != nil {
 		return "", err
 	}
+
 	shared.stopLater(func(ctx context.Context) error {
 		return administer(ctx, p.server, "DROP DATABASE "+name+" WITH (FORCE)")
 	})
+
 	if err := fill(ctx, p.server.URL(name)); err != nil {
 		return "", err
 	}
+
 	if p.templates == nil {
 		p.templates = make(map[string]string)
 	}
@@ -108,10 +115,12 @@ func (p *sharedPostgres) template(ctx context.Context, content string, fill func
 // create creates a database, which the end of the test drops.
 func create(tb testing.TB, server Server, options string) string {
 	tb.Helper()
+
 	name := databaseName(tb.Name())
 	if err := administer(tb.Context(), server, "CREATE DATABASE "+name+options); err != nil {
 		tb.Fatalf("create the database of the test: %v", err)
 	}
+
 	tb.Cleanup(func() {
 		ctx, cancel := afterwards(tb)
 		defer cancel()
@@ -119,6 +128,7 @@ func create(tb testing.TB, server Server, options string) string {
 			tb.Errorf("drop the database of the test: %v", err)
 		}
 	})
+
 	return server.URL(name)
 }
 
@@ -188,18 +198,22 @@ func Standby(tb testing.TB, primary *pgserver.Server, port int) *pgserver.Server
 func (p *sharedPostgres) get(ctx context.Context) (Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.server != nil || p.err != nil {
 		return p.server, p.err
 	}
+
 	if raw := os.Getenv(EnvPostgresURL); raw != "" {
 		p.server, p.err = newExternal(raw)
 		return p.server, p.err
 	}
+
 	own, err := startPostgres(ctx, pgserver.Config{})
 	if err != nil {
 		p.err = err
 		return nil, err
 	}
+
 	shared.stopLater(own.Stop)
 	p.server = own
 	return own, nil
@@ -214,6 +228,7 @@ func startPostgres(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, 
 		}
 		cfg.BinDir = binDir
 	}
+
 	// Parallel tests, each with a relay or two and their pools.
 	all := map[string]string{"max_connections": "300"}
 	maps.Copy(all, cfg.Settings)
@@ -230,6 +245,7 @@ func newExternal(raw string) (Server, error) {
 		// The text of err holds the URL, which may hold a password.
 		return nil, fmt.Errorf("%s is not a URL", EnvPostgresURL)
 	}
+
 	if u.Scheme != "postgres" && u.Scheme != "postgresql" {
 		return nil, fmt.Errorf("%s does not begin with postgres://", EnvPostgresURL)
 	}
@@ -240,7 +256,8 @@ func newExternal(raw string) (Server, error) {
 func (e external) URL(db string) string {
 	u := e.url
 	if db != "" {
-		u.Path, u.RawPath = "/"+db, ""
+		u.Path = "/" + db
+		u.RawPath = ""
 	}
 	return u.String()
 }
@@ -259,13 +276,20 @@ func administer(ctx context.Context, server Server, statement string) error {
 // on the server.
 func databaseName(test string) string {
 	safe := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+		isLetter := r >= 'a' && r <= 'z'
+		isDigit := r >= '0' && r <= '9'
+		if isLetter || isDigit {
 			return r
 		}
 		return '_'
 	}, strings.ToLower(test))
+
 	// 63 bytes are the limit of PostgreSQL; 10 letters of base 32 are 50 bits.
-	const prefix, letters, limit = "t_", 10, 63
+	const (
+		prefix  = "t_"
+		letters = 10
+		limit   = 63
+	)
 	unique := strings.ToLower(rand.Text()[:letters])
 	return prefix + safe[:min(len(safe), limit-len(prefix)-1-letters)] + "_" + unique
 }

@@ -27,10 +27,12 @@ func NewProxy(tb testing.TB, rawURL string) (*Proxy, string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the test
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	p := serve(tb, l, u.Host)
 	u.Host = l.Addr().String()
 	return p, u.String()
@@ -82,6 +84,7 @@ func (p *Proxy) forward(in net.Conn) {
 	if !p.keep(in) {
 		return
 	}
+
 	out, err := net.Dial("tcp", p.target) //nolint:noctx // closed with the rest
 	if err != nil {
 		return
@@ -90,6 +93,7 @@ func (p *Proxy) forward(in net.Conn) {
 	if !p.keep(out) {
 		return
 	}
+
 	var both sync.WaitGroup
 	for from, to := range map[net.Conn]net.Conn{in: out, out: in} {
 		both.Go(func() {
@@ -105,6 +109,7 @@ func (p *Proxy) forward(in net.Conn) {
 func (p *Proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.cut {
 		return false
 	}

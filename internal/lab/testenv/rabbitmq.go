@@ -40,14 +40,17 @@ var rabbitmq sharedRabbitMQ //nolint:gochecknoglobals // see above
 // vhost is removed after the test.
 func RabbitMQ(tb testing.TB) Broker {
 	tb.Helper()
+
 	if raw := os.Getenv(EnvAMQPURL); raw != "" {
 		if u, err := url.Parse(raw); err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" {
 			tb.Fatalf("%s is not an AMQP URL", EnvAMQPURL) // its text may hold a password
 		}
 		return Broker{URL: raw}
 	}
+
 	server, err := rabbitmq.get(tb.Context())
 	orSkip(tb, "rabbitmq", err)
+
 	vhost := databaseName(tb.Name())
 	// One command instead of three, because each starts an Erlang VM.
 	add := fmt.Sprintf(`ok = rabbit_vhost:add(<<"%s">>, <<"test">>), `+
@@ -56,6 +59,7 @@ func RabbitMQ(tb testing.TB) Broker {
 	if _, err := server.Ctl(tb.Context(), "eval", add); err != nil {
 		tb.Fatalf("add the vhost of the test: %v", err)
 	}
+
 	tb.Cleanup(func() {
 		ctx, cancel := afterwards(tb)
 		defer cancel()
@@ -63,6 +67,7 @@ func RabbitMQ(tb testing.TB) Broker {
 			tb.Errorf("delete the vhost of the test: %v", err)
 		}
 	})
+
 	return Broker{URL: server.URL(vhost), Server: server}
 }
 
@@ -79,10 +84,13 @@ func OwnRabbitMQ(tb testing.TB, cfg rabbitserver.Config) *rabbitserver.Server {
 func (r *sharedRabbitMQ) get(ctx context.Context) (*rabbitserver.Server, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.server != nil || r.err != nil {
 		return r.server, r.err
 	}
-	if r.server, r.err = rabbitserver.Start(ctx, rabbitserver.Config{}); r.err == nil {
+
+	r.server, r.err = rabbitserver.Start(ctx, rabbitserver.Config{})
+	if r.err == nil {
 		shared.stopLater(r.server.Stop)
 	}
 	return r.server, r.err

@@ -46,16 +46,19 @@ const leavesWithin = 30 * time.Second
 // goroutine is left, and exits. opts are for goroutines that are known to stay.
 func Main(m *testing.M, opts ...goleak.Option) {
 	code := m.Run()
+
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no context
 	if err := shared.stop(ctx); err != nil {
 		code = complain(code, err)
 	}
+
 	// A failed test leaves goroutines behind that would only distract from it.
 	if code == 0 {
 		if err := findLeaks(opts...); err != nil {
 			code = complain(code, err)
 		}
 	}
+
 	os.Exit(code)
 }
 
@@ -63,7 +66,8 @@ func Main(m *testing.M, opts ...goleak.Option) {
 // to end; on a busy machine they may need more.
 func findLeaks(opts ...goleak.Option) (err error) {
 	for end := time.Now().Add(leavesWithin); ; {
-		if err = goleak.Find(opts...); err == nil || time.Now().After(end) {
+		err = goleak.Find(opts...)
+		if err == nil || time.Now().After(end) {
 			return err
 		}
 	}
@@ -89,12 +93,15 @@ func (s *stoppers) stopLater(stop func(context.Context) error) {
 func (s *stoppers) stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	ctx, cancel := context.WithTimeout(ctx, cleanupWithin)
 	defer cancel()
+
 	var errs []error
 	for _, stop := range slices.Backward(s.all) {
 		errs = append(errs, stop(ctx))
 	}
+
 	s.all = nil
 	return errors.Join(errs...)
 }
@@ -130,6 +137,7 @@ func require(tb testing.TB, name string, err error) {
 	if err == nil {
 		return
 	}
+
 	if required(os.Getenv(EnvRequire), name) {
 		tb.Fatalf("%s is required (%s): %v", name, EnvRequire, err)
 	}

@@ -35,18 +35,23 @@ on_dead: block and shards need, and which settings have no effect in a stream.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			progress := command.StartProgress(cmd, "checking the configuration")
 			defer progress.Stop()
+
 			checked, err := check(cmd.Context(), a, online)
+
 			if form.Value == "json" && checked.File != "" {
 				return errors.Join(command.WriteJSON(cmd.OutOrStdout(), checked), err)
 			}
+
 			for _, w := range checked.Warnings {
 				cmd.PrintErrln(config.Mistake(w))
 			}
 			if !online {
 				for _, m := range checked.NeedsStream {
-					cmd.PrintErrf("%s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", config.Mistake(m))
+					cmd.PrintErrf("%s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n",
+						config.Mistake(m))
 				}
 			}
+
 			if err != nil {
 				return err
 			}
@@ -54,6 +59,7 @@ on_dead: block and shards need, and which settings have no effect in a stream.`,
 			return err
 		},
 	}
+
 	form = command.AddFormat(cmd)
 	cmd.Flags().BoolVar(&online, "online", false, "ask the database, too, whether a relay could work with its table")
 	return cmd
@@ -103,10 +109,12 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	if err != nil {
 		return checked, err
 	}
+
 	c, err := a.LoadAt(checked.File, "")
 	if err == nil {
 		err = outboxes.CheckURLs(c)
 	}
+
 	if list, ok := errors.AsType[*config.Error](err); ok {
 		for _, m := range list.Mistakes {
 			checked.Mistakes = append(checked.Mistakes, mistake(m))
@@ -115,11 +123,16 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 	if err != nil {
 		return checked, err
 	}
+
 	for _, w := range c.Warnings {
 		checked.Warnings = append(checked.Warnings, mistake(w))
 	}
-	checked.Destinations, checked.Routes = len(c.Destinations), len(c.Routes)
-	checked.Outboxes, checked.Query = len(c.Outboxes.List), c.Outboxes.Query != ""
+
+	checked.Destinations = len(c.Destinations)
+	checked.Routes = len(c.Routes)
+	checked.Outboxes = len(c.Outboxes.List)
+	checked.Query = c.Outboxes.Query != ""
+
 	if online {
 		var areStreams bool
 		areStreams, err = checkTables(ctx, c)
@@ -129,15 +142,18 @@ func check(ctx context.Context, a *command.App, online bool) (checked Checked, e
 			}
 		}
 	}
+
 	if !online || errors.Is(err, notifyd.ErrNeedsStream) {
 		for _, m := range c.NeedsStream() {
 			checked.NeedsStream = append(checked.NeedsStream, mistake(m))
 		}
 	}
+
 	if err != nil {
 		checked.Error = cli.OneLine(err)
 		return checked, err
 	}
+
 	checked.OK = true
 	return checked, nil
 }
@@ -148,6 +164,7 @@ func checkTables(ctx context.Context, c *config.Config) (areStreams bool, err er
 	if !c.Outboxes.Used() {
 		return checkTableOf(ctx, c)
 	}
+
 	all, wrong, err := outboxes.Find(ctx, c)
 	if err != nil {
 		return false, err
@@ -172,6 +189,7 @@ func checkTableOf(ctx context.Context, c *config.Config) (isStream bool, err err
 		return false, err
 	}
 	defer store.Close(ctx, conn.Conn)
+
 	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
 
 	return state.Mode == outboxsql.ModeStream, err

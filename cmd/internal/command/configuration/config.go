@@ -111,17 +111,21 @@ func newConfigInitCmd(a *command.App) *cobra.Command {
 			if path == "-" {
 				return config.Init(cmd.OutOrStdout())
 			}
+
 			flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
 			if force {
 				flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 			}
+
 			if err := writeStarter(path, flags); err != nil {
 				return err
 			}
+
 			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s: edit it, then run \"notifyd check-config\"\n", path)
 			return err
 		},
 	}
+
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file if it exists")
 	return cmd
 }
@@ -133,6 +137,7 @@ func writeStarter(path string, flags int) error {
 	if err := config.Init(&starter); err != nil {
 		return err
 	}
+
 	f, err := os.OpenFile(path, flags, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists: --force overwrites it, - prints to standard output", path)
@@ -140,6 +145,7 @@ func writeStarter(path string, flags int) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = f.Write(starter.Bytes())
 	return errors.Join(err, f.Close())
 }

@@ -54,22 +54,27 @@ With --exit-code it exits with 3 if there are changes.`,
 			if f.offline && f.against == "" {
 				return command.UsageErrorf("--offline compares two files: give the other one with --against")
 			}
+
 			progress := command.StartProgress(cmd, "counting what waits")
 			defer progress.Stop()
+
 			p, err := makePlan(cmd.Context(), a, f)
 			if err != nil {
 				return err
 			}
+
 			out := planPrinter{command.NewPrinter(cmd, f.form.Value == "json")}
 			if err := out.plan(p); err != nil {
 				return err
 			}
+
 			if f.exitCode && p.Changes {
 				return command.ErrChanges
 			}
 			return nil
 		},
 	}
+
 	flags := cmd.Flags()
 	flags.StringVar(&f.against, "against", "", "configuration `file` to compare with: the one that is in force")
 	flags.BoolVar(&f.offline, "offline", false, "compare the files only, without the database")
@@ -77,6 +82,7 @@ With --exit-code it exits with 3 if there are changes.`,
 	command.AddExitCode(cmd, &f.exitCode)
 	command.AddScan(cmd, &f.scan, defaultPlanScan)
 	f.form = command.AddFormat(cmd)
+
 	return cmd
 }
 
@@ -125,50 +131,29 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	p := &Plan{
-		Configuration: config.Diff(c, c), Restart: []string{}, Uncovered: []string{},
-		Moves: []planMove{}, Unrouted: []planCount{}, Gone: []planCount{}, Begins: []planBegin{}, Returns: []planCount{},
+		Configuration: config.Diff(c, c),
+		Restart:       []string{},
+		Uncovered:     []string{},
+		Moves:         []planMove{},
+		Unrouted:      []planCount{},
+		Gone:          []planCount{},
+		Begins:        []planBegin{},
+		Returns:       []planCount{},
 	}
 
 	var old *config.Config
 	if f.against != "" {
-		if old, err = a.LoadAt(f.against, ""); err != nil {
-			return nil, err
-		}
-		p.Configuration = config.Diff(old, c)
-		p.Restart = append(p.Restart, daemon.NeedRestart(old, c)...)
-		for _, r := range old.Routes {
-			if !c.Covers(r.Match) {
-				p.Uncovered = append(p.Uncovered, r.Match)
-			}
-		}
-	}
-
-	if !f.offline {
-		db := command.DatabaseFlags{Outbox: f.outbox, IsGiven: func() bool { return false }}
-		if c, err = db.Choose(ctx, c, path); err != nil {
-			return nil, err
-		}
-		if old != nil && old.Outboxes.Used() {
-			was := old.Outboxes.Outbox(f.outbox)
-			if was == nil {
-				was = &config.Outbox{}
-			}
-			old = old.For(was)
-		}
-
-		found, err := readTables(ctx, old, c, f.scan)
+		old, err = a.LoadAt(f.against, "")
 		if err != nil {
 			return nil, err
 		}
-		p.Conditions = found.conditions
-		for _, b := range found.begins {
-			p.Begins = append(p.Begins, b)
-			p.Changes = p.Changes || b.Count+b.Waiting > 0
-		}
-
-		for _, w := range found.waiting {
-			p.place(w, old, c)
+		p.compare(old, c)
+	}
+	if !f.offline {
+		if err := p.askDatabase(ctx, f, old, c, path); err != nil {
+			return nil, err
 		}
 	}
 
@@ -176,9 +161,54 @@ func makePlan(ctx context.Context, a *command.App, f planFlags) (*Plan, error) {
 	return p, nil
 }
 
+// compare records the differences between two files.
+func (p *Plan) compare(old, c *config.Config) {
+	p.Configuration = config.Diff(old, c)
+	p.Restart = append(p.Restart, daemon.NeedRestart(old, c)...)
+
+	for _, r := range old.Routes {
+		if !c.Covers(r.Match) {
+			p.Uncovered = append(p.Uncovered, r.Match)
+		}
+	}
+}
+
+// askDatabase adds to the plan, from the database of the chosen outbox: the events that meet conditions, the begins of new
+// destinations, and the waiting events. old is nil if unknown.
+func (p *Plan) askDatabase(ctx context.Context, f planFlags, old, c *config.Config, path string) error {
+	db := command.DatabaseFlags{Outbox: f.outbox, IsGiven: func() bool { return false }}
+	c, err := db.Choose(ctx, c, path)
+	if err != nil {
+		return err
+	}
+	if old != nil && old.Outboxes.Used() {
+		was := old.Outboxes.Outbox(f.outbox)
+		if was == nil {
+			was = &config.Outbox{}
+		}
+		old = old.For(was)
+	}
+
+	found, err := readTables(ctx, old, c, f.scan)
+	if err != nil {
+		return err
+	}
+
+	p.Conditions = found.conditions
+	for _, b := range found.begins {
+		p.Begins = append(p.Begins, b)
+		p.Changes = p.Changes || b.Count+b.Waiting > 0
+	}
+	for _, w := range found.waiting {
+		p.place(w, old, c)
+	}
+	return nil
+}
+
 // place records the new place of w. old is nil if unknown.
 func (p *Plan) place(w store.WaitCount, old, c *config.Config) {
 	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
+
 	if w.Destination != "" {
 		comesBack := old != nil && !hasDestination(old, w.Destination)
 		switch {
@@ -190,14 +220,18 @@ func (p *Plan) place(w store.WaitCount, old, c *config.Config) {
 		}
 		return
 	}
+
 	if w.State == "retry" {
 		count.State = "delayed" // not tried yet: it is routed when it is due
 	}
-	to, from := c.RouteOf(w.EventType), []string{}
+
+	to := c.RouteOf(w.EventType)
+	from := []string{}
 	if old != nil {
 		from = append(from, old.RouteOf(w.EventType)...)
 	}
 	differs := old == nil || !config.SameSet(from, to)
+
 	switch {
 	case len(to) == 0:
 		p.Unrouted = append(p.Unrouted, count)
@@ -228,15 +262,23 @@ func readTables(ctx context.Context, old, c *config.Config, limit int) (found pl
 	}
 	defer store.Close(ctx, conn.Conn)
 
-	if found.waiting, err = store.CountWaiting(ctx, conn, limit); err != nil {
+	found.waiting, err = store.CountWaiting(ctx, conn, limit)
+	if err != nil {
 		return found, err
 	}
 	slices.SortStableFunc(found.waiting, func(a, b store.WaitCount) int {
-		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
+		return cmp.Or(
+			cmp.Compare(a.Destination, b.Destination),
+			cmp.Compare(a.EventType, b.EventType),
+			cmp.Compare(a.State, b.State),
+		)
 	})
-	if found.conditions, err = checkWaiting(ctx, conn, c, found.waiting); err != nil {
+
+	found.conditions, err = checkWaiting(ctx, conn, c, found.waiting)
+	if err != nil {
 		return found, err
 	}
+
 	found.begins, err = readBegins(ctx, conn, old, c, limit)
 
 	return found, err

@@ -44,7 +44,8 @@ func (b *planBegin) String() string {
 	case b.Count == 0:
 		return b.Destination + " begins with the next event"
 	default:
-		return fmt.Sprintf("%s begins at event %d: %s of %s", b.Destination, b.First, b.events("kept event"), strings.Join(b.Patterns, ", "))
+		return fmt.Sprintf("%s begins at event %d: %s of %s",
+			b.Destination, b.First, b.events("kept event"), strings.Join(b.Patterns, ", "))
 	}
 }
 
@@ -70,6 +71,7 @@ func (b *planBegin) events(noun string) string {
 	if b.Count != 1 || b.AtLeast {
 		noun += "s"
 	}
+
 	text := number + " " + noun
 	if b.AtMost {
 		text = "at most " + text
@@ -99,9 +101,11 @@ func readBegins(ctx context.Context, conn *session.Conn, old, c *config.Config, 
 	var found []stream.Beginning
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var mode outboxsql.Mode
-		if err := tx.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil || mode != outboxsql.ModeStream {
+		err := tx.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode)
+		if err != nil || mode != outboxsql.ModeStream {
 			return err
 		}
+
 		found, err = stream.Beginnings(ctx, tx, wanted, was, limit)
 
 		return err
@@ -109,6 +113,7 @@ func readBegins(ctx context.Context, conn *session.Conn, old, c *config.Config, 
 	if err != nil {
 		return nil, fmt.Errorf("find where new destinations begin: %w", err)
 	}
+
 	for i := range found {
 		all = append(all, beginOf(c, &found[i]))
 	}
@@ -122,6 +127,7 @@ func beginOf(c *config.Config, from *stream.Beginning) planBegin {
 	if !from.Returns {
 		b.StartFrom = from.From.String()
 	}
+
 	for _, k := range from.Kept {
 		matched := false
 		for _, r := range c.RoutesOf(k.Type) {
@@ -134,6 +140,7 @@ func beginOf(c *config.Config, from *stream.Beginning) planBegin {
 				b.Patterns = append(b.Patterns, r.Match)
 			}
 		}
+
 		if !matched {
 			continue
 		}

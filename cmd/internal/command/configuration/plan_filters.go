@@ -39,17 +39,21 @@ func checkWaiting(ctx context.Context, conn outboxsql.DB, c *config.Config, wait
 			types = append(types, w.EventType)
 		}
 	}
+
 	if types == nil {
 		return nil, nil
 	}
+
 	events, err := store.SampleWaiting(ctx, conn, types, planSample)
 	if err != nil {
 		return nil, err
 	}
+
 	var all []planCondition
 	for i := range events {
 		all = checkOne(all, c, &events[i])
 	}
+
 	slices.SortStableFunc(all, func(a, b planCondition) int { return cmp.Compare(a.EventType, b.EventType) })
 	return all, nil
 }
@@ -62,10 +66,13 @@ func checkOne(all []planCondition, c *config.Config, e *delivery.Event) []planCo
 		if f == nil {
 			continue
 		}
+
 		i := slices.IndexFunc(all, func(p planCondition) bool { return p.EventType == e.Type && slices.Equal(p.To, r.To) })
 		if i < 0 {
-			i, all = len(all), append(all, planCondition{EventType: e.Type, To: r.To, When: f.String()})
+			i = len(all)
+			all = append(all, planCondition{EventType: e.Type, To: r.To, When: f.String()})
 		}
+
 		switch met, err := f.Match(&candidate); {
 		case err != nil:
 			all[i].Fail++
@@ -84,16 +91,20 @@ func (p planPrinter) conditions(all []planCondition) error {
 	if len(all) == 0 {
 		return nil
 	}
+
 	rows := [][]string{{"TYPE", "TO", "WHEN", "MEET", "DO NOT", "FAIL"}}
 	for _, c := range all {
 		rows = append(rows, []string{c.EventType, joined(c.To), c.When, fmt.Sprint(c.Meet), fmt.Sprint(c.Not), fmt.Sprint(c.Fail)})
 	}
+
 	if _, err := fmt.Fprintf(p.Out, "waiting events by the conditions of their routes, of the first %d\n", planSample); err != nil {
 		return err
 	}
+
 	if err := p.Table(rows); err != nil {
 		return err
 	}
+
 	for _, c := range all {
 		if c.Error == "" {
 			continue

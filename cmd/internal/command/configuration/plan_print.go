@@ -10,10 +10,10 @@ import (
 	"github.com/notifyd/notifyd/cmd/internal/config"
 )
 
-// plan prints what would change, section by section; empty ones are left out.
 // planPrinter prints plans.
 type planPrinter struct{ command.BasePrinter }
 
+// plan prints what would change, section by section; empty ones are left out.
 func (p planPrinter) plan(plan *Plan) error {
 	if p.JSON {
 		return p.Encode(plan)
@@ -40,17 +40,22 @@ func (p planPrinter) plan(plan *Plan) error {
 		}
 	}
 
-	moves, unrouted := [][]string{{"TYPE", "STATE", "COUNT", "FROM", "TO"}}, [][]string{{"TYPE", "STATE", "COUNT"}}
-	gone, returns := [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}, [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}
+	moves := [][]string{{"TYPE", "STATE", "COUNT", "FROM", "TO"}}
 	for _, m := range plan.Moves {
 		moves = append(moves, []string{m.EventType, m.State, m.count(), joined(m.From), joined(m.To)})
 	}
+
+	unrouted := [][]string{{"TYPE", "STATE", "COUNT"}}
 	for _, u := range plan.Unrouted {
 		unrouted = append(unrouted, []string{u.EventType, u.State, u.count()})
 	}
+
+	gone := [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}
 	for _, g := range plan.Gone {
 		gone = append(gone, []string{g.Destination, g.EventType, g.State, g.count()})
 	}
+
+	returns := [][]string{{"DESTINATION", "TYPE", "STATE", "COUNT"}}
 	for _, r := range plan.Returns {
 		returns = append(returns, []string{r.Destination, r.EventType, r.State, r.count()})
 	}
@@ -81,12 +86,14 @@ func (p planPrinter) section(title string, lines []string) error {
 	if len(lines) == 0 {
 		return nil
 	}
+
 	var text strings.Builder
 	text.WriteString(title + "\n")
 	for _, line := range lines {
 		words := strings.TrimLeft(line, " ")
 		text.WriteString(line[:len(line)-len(words)] + command.Clean(words) + "\n")
 	}
+
 	_, err := fmt.Fprint(p.Out, text.String())
 	return err
 }
@@ -158,11 +165,13 @@ func changeText(c config.Change) string {
 	if c.Hidden() {
 		return c.Path + ": changed, not shown"
 	}
+
 	none := func(s string) string {
 		if s == "" {
 			return "(none)"
 		}
 		return s
 	}
+
 	return fmt.Sprintf("%s: %s -> %s", c.Path, none(c.Old), none(c.New))
 }

@@ -54,17 +54,25 @@ It exits with 0 if every relay of this host has taken the file, 1 if not, and 78
 the file has a mistake; then no relay is asked.`,
 		Example: "  notifyd reload\n  notifyd reload --yes\n  notifyd reload -c /etc/notifyd/config.yaml --timeout 5m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r := reloading{App: a, timeout: time.Duration(timeout), progress: command.StartProgress(cmd, command.Connecting), printer: command.NewPrinter(cmd, form.Value == "json")}
+			r := reloading{
+				App:      a,
+				timeout:  time.Duration(timeout),
+				progress: command.StartProgress(cmd, command.Connecting),
+				printer:  command.NewPrinter(cmd, form.Value == "json"),
+			}
 			defer r.progress.Stop()
+
 			if !yes {
 				r.agree = func(what string) error {
-					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; start_from: now leaves them out for a new destination, and notifyd positions seek NAME now for one that comes back")
+					return command.Agree(cmd, r.progress, false, what, "--yes says that it is to get them; "+
+						"start_from: now leaves them out for a new destination, and notifyd positions seek NAME now for one that comes back")
 				}
 			}
 
 			return r.run(cmd.Context())
 		},
 	}
+
 	form = command.AddFormat(cmd)
 	command.AddTimeout(cmd, &timeout, time.Minute)
 	command.AddYes(cmd, &yes)
@@ -133,7 +141,8 @@ func (r *reloading) run(ctx context.Context) error {
 		case p.Host != store.ThisHost():
 			r.result(ReloadResult{Process: p.Process, Host: p.Host}, "not asked, run notifyd reload there")
 		case p.Config != whole:
-			r.result(mine(p.Process), "not asked, it runs with another configuration (%s)", command.First(p.Config, "a program of its own"))
+			r.result(mine(p.Process), "not asked, it runs with another configuration (%s)",
+				command.First(p.Config, "a program of its own"))
 		default:
 			own = append(own, s)
 		}
@@ -162,17 +171,21 @@ func (r *reloading) look(ctx context.Context, c *config.Config) (all []store.Rel
 	if !c.Outboxes.Used() {
 		return r.lookAt(ctx, c)
 	}
+
 	found, _, err := outboxes.Find(ctx, c)
 	if err != nil {
 		return nil, err
 	}
+
 	err = errors.New("there are no outboxes")
 	for i := range found {
 		if r.conn != nil {
 			store.Close(ctx, r.conn)
 			r.conn = nil
 		}
-		if all, err = r.lookAt(ctx, c.For(&found[i])); err == nil && len(all) > 0 {
+
+		all, err = r.lookAt(ctx, c.For(&found[i]))
+		if err == nil && len(all) > 0 {
 			return all, nil
 		}
 	}
@@ -185,12 +198,15 @@ func (r *reloading) lookAt(ctx context.Context, c *config.Config) ([]store.Relay
 	if err != nil {
 		return nil, err
 	}
+
 	r.conn = conn
 	state, err := outboxsql.ReadState(ctx, r.conn, db.Schema)
 	if err != nil {
 		return nil, err
 	}
-	r.schema, r.mode = db.Schema, state.Mode
+
+	r.schema = db.Schema
+	r.mode = state.Mode
 	return store.ReadLive(ctx, r.conn, r.schema, r.mode)
 }
 
@@ -210,11 +226,13 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config) error {
 	if err != nil {
 		return err
 	}
+
 	chosen := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool {
 		start, err := engine.ParseStart(d.StartFrom)
 
 		return err == nil && start.Kind != engine.StartDefault && start.Kind != engine.StartNow
 	})
+
 	for i := range found {
 		in := "outbox " + found[i].Name + ": "
 		begins, err := beginsOf(ctx, c.For(&found[i]))
@@ -224,6 +242,7 @@ func (r *reloading) askForHistory(ctx context.Context, c *config.Config) error {
 		if err != nil {
 			err = r.agree(fmt.Sprintf("%swhether new destinations get kept events is not known: %v", in, err))
 		}
+
 		if err := errors.Join(err, r.agreeTo(in, begins)); err != nil {
 			return err
 		}
@@ -259,9 +278,10 @@ func (r *reloading) agreeTo(in string, begins []planBegin) error {
 
 // ask sends the signal to all relays, and waits for each.
 func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.timeout))
+	errLate := fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, errLate)
 	defer cancel()
-	failed := 0
+
 	known := make(map[int64]time.Time, len(all)) // any other relay has read the new file, and one that read it later
 	for _, s := range all {
 		known[s.Owner] = s.Program.LoadedAt
@@ -269,6 +289,8 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 			return err
 		}
 	}
+
+	failed := 0
 	var asked []int
 	processes := r.processes(all)
 	for _, pid := range processes {
@@ -279,6 +301,7 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 		}
 		asked = append(asked, pid)
 	}
+
 	for i, pid := range asked {
 		r.progress.Say("waiting for process %d to reload, %d of %d", pid, i+1, len(asked))
 		result := mine(pid)
@@ -288,9 +311,11 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 			r.result(result, "%v", err)
 			continue
 		}
+
 		result.Reloaded = true
 		r.result(result, "has taken the new configuration")
 	}
+
 	if failed > 0 {
 		return fmt.Errorf("%s of %d not reloaded", cli.Count(failed, "relay"), len(processes))
 	}
@@ -301,11 +326,13 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 // the name of this host, and then have processes of the same ids.
 func (r *reloading) processes(all []store.RelaySession) (ids []int) {
 	for _, s := range all {
-		if pid := s.Program.Process; slices.Contains(ids, pid) {
-			r.result(mine(pid), "another relay goes by this id and the name of this host, in a container perhaps: run notifyd reload there, too")
-		} else {
+		pid := s.Program.Process
+		if !slices.Contains(ids, pid) {
 			ids = append(ids, pid)
+			continue
 		}
+		r.result(mine(pid), "another relay goes by this id and the name of this host, in a container perhaps: "+
+			"run notifyd reload there, too")
 	}
 	return ids
 }
@@ -314,6 +341,7 @@ func (r *reloading) processes(all []store.RelaySession) (ids []int) {
 func (r *reloading) await(ctx context.Context, pid int, known map[int64]time.Time) error {
 	tick := time.NewTicker(reloadPoll)
 	defer tick.Stop()
+
 	for {
 		all, err := store.ReadLive(ctx, r.conn, r.schema, r.mode)
 		if err != nil {
@@ -322,6 +350,7 @@ func (r *reloading) await(ctx context.Context, pid int, known map[int64]time.Tim
 			}
 			return err
 		}
+
 		for _, s := range all {
 			switch p := s.Program; {
 			case p == nil || p.Host != store.ThisHost() || p.Process != pid:
@@ -331,6 +360,7 @@ func (r *reloading) await(ctx context.Context, pid int, known map[int64]time.Tim
 				return errors.New("refused, it continues with the previous configuration: " + p.Refused)
 			}
 		}
+
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -356,13 +386,16 @@ func HangUp(pid int) error {
 	if err != nil {
 		return err
 	}
+
 	name, err := programOf(pid)
 	if err != nil {
-		return fmt.Errorf("the program of that process is not known, and it may be no relay: run notifyd reload as the user of the relay, or send SIGHUP to it: %w", err)
+		return fmt.Errorf("the program of that process is not known, and it may be no relay: "+
+			"run notifyd reload as the user of the relay, or send SIGHUP to it: %w", err)
 	}
 	if name != strings.TrimSuffix(filepath.Base(own), deleted) {
 		return fmt.Errorf("the process of that number is %s, not a relay", name)
 	}
+
 	if err := heedsHangUp(pid); err != nil {
 		return err
 	}
@@ -380,6 +413,7 @@ func heedsHangUp(pid int) error {
 	if err != nil {
 		return nil // the signal is sent, and the answer awaited
 	}
+
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
 		switch name {
@@ -407,6 +441,7 @@ func programOf(pid int) (string, error) {
 		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		return strings.TrimSuffix(filepath.Base(path), deleted), err
 	}
+
 	out, err := exec.Command("ps", "-p", strconv.Itoa(pid), "-o", "comm=").Output() //nolint:noctx // it answers at once
 	return filepath.Base(strings.TrimSpace(string(out))), err
 }
@@ -418,6 +453,7 @@ func (r *reloading) result(one ReloadResult, format string, args ...any) {
 	if r.printer.JSON {
 		return
 	}
+
 	who := fmt.Sprintf("process %d", one.Process)
 	switch {
 	case one.Host == "":
@@ -425,5 +461,6 @@ func (r *reloading) result(one ReloadResult, format string, args ...any) {
 	case one.Host != store.ThisHost():
 		who = one.Host + ", " + who
 	}
+
 	_, _ = fmt.Fprintln(r.printer.Out, command.Printable(who+": "+one.Text)) // the exit code says the same
 }

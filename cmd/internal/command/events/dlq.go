@@ -21,6 +21,7 @@ database only: of the configuration file it reads database and retention, bury a
 on_dead. Its actions are recorded in outbox_audit.`,
 		Example: "  notifyd dlq list --group\n  notifyd dlq show 42\n  notifyd dlq replay --destination mail --rate 50",
 	}
+
 	cmd.AddCommand(newDLQListCmd(a), newDLQShowCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a), newDLQEditCmd(a), newDLQBuryCmd(a))
 	return cmd
 }
@@ -54,7 +55,11 @@ func (f *dlqFilter) register(cmd *cobra.Command, missing bool) {
 
 // filter returns the choice; args are the ids of events.
 func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
-	f.NewerThan, f.Since, f.OlderThan, f.Until = f.since.Age, f.since.At, f.until.Age, f.until.At
+	f.NewerThan = f.since.Age
+	f.Since = f.since.At
+	f.OlderThan = f.until.Age
+	f.Until = f.until.At
+
 	for _, arg := range args {
 		id, err := command.EventID(arg)
 		if err != nil {
@@ -62,12 +67,16 @@ func (f *dlqFilter) filter(args []string) (ops.DeadLetterFilter, error) {
 		}
 		f.Events = append(f.Events, id)
 	}
+
 	return f.DeadLetterFilter, command.Mistaken(f.Validate())
 }
 
 // given reports whether anything was chosen at all.
 func (f *dlqFilter) given() bool {
-	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || !f.since.IsZero() || !f.until.IsZero() || f.Events != nil || f.Missing
+	isAbout := f.Destination != "" || f.Type != "" || f.Fingerprint != ""
+	isDated := !f.since.IsZero() || !f.until.IsZero()
+	isListed := f.Events != nil || f.Missing
+	return isAbout || isDated || isListed
 }
 
 func newDLQListCmd(a *command.App) *cobra.Command {
@@ -85,7 +94,9 @@ shows how many have the same destination, event type and kind of error, the
 largest group first: errors that differ only in numbers, ids, addresses and
 quoted values are of one kind, and have one fingerprint. --since and --until are
 about the time at which a letter died.`,
-		Example: "  notifyd dlq list --group\n  notifyd dlq list --destination mail --since 2h\n  notifyd dlq list --type 'order.*' -o json",
+		Example: `  notifyd dlq list --group
+  notifyd dlq list --destination mail --since 2h
+  notifyd dlq list --type 'order.*' -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, err := filter.filter(nil)
 			if err != nil {
@@ -131,11 +142,13 @@ func parseAfter(s string) (ops.DeliveryRef, error) {
 	if s == "" {
 		return ops.DeliveryRef{}, nil
 	}
+
 	at := strings.LastIndexByte(s, '/')
 	id, err := strconv.ParseInt(s[at+1:], 10, 64)
 	if at < 0 || err != nil {
 		return ops.DeliveryRef{}, command.UsageErrorf("--after %q is not DESTINATION/EVENT, such as mail/42", s)
 	}
+
 	return ops.DeliveryRef{Destination: s[:at], EventID: id}, nil
 }
 
@@ -154,16 +167,19 @@ have replaced.`,
 			if err != nil {
 				return err
 			}
+
 			return f.With(cmd.Context(), a, f.forget, func(s *ops.Client) error {
 				c, err := s.Case(cmd.Context(), id)
 				if err != nil {
 					return err
 				}
+
 				p := printer{command.NewPrinter(cmd, f.JSON())}
 				return p.show(c)
 			})
 		},
 	}
+
 	f.Register(cmd)
 	return cmd
 }

@@ -53,6 +53,7 @@ dead again, or --timeout has passed, and exits with 1 unless all were delivered.
   notifyd dlq replay --destination mail --since 2h --rate 50 --reason "mail server is back" --yes --wait`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
+
 	d.register(cmd)
 	command.AddWait(cmd, &d.wait)
 	command.AddTimeout(cmd, &d.timeout, time.Minute)
@@ -77,6 +78,7 @@ for good, nothing else ends them.`,
   notifyd dlq discard --type 'test.*' --until 30d --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
+
 	d.register(cmd)
 	cmd.Flags().BoolVar(&d.forget, "forget", false, "delete events without other deliveries, despite retention.keep")
 	return cmd
@@ -90,9 +92,8 @@ func (d *dlqAction) register(cmd *cobra.Command) {
 	command.AddDryRun(cmd, &d.action.DryRun)
 	command.AddYes(cmd, &d.yes)
 	command.AddRate(cmd, &d.action.Rate)
-	flags := cmd.Flags()
 	command.AddAll(cmd, &d.all)
-	flags.IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
+	cmd.Flags().IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
 }
 
 func (d *dlqAction) run(cmd *cobra.Command, a *command.App, args []string) error {
@@ -101,18 +102,23 @@ func (d *dlqAction) run(cmd *cobra.Command, a *command.App, args []string) error
 	case err != nil:
 		return err
 	case !d.filter.given() && !d.all:
-		return command.UsageErrorf("which dead letters? Name events, choose with --destination, --type, --fingerprint, --since, --until, or say --all")
+		return command.UsageErrorf("which dead letters? " +
+			"Name events, choose with --destination, --type, --fingerprint, --since, --until, or say --all")
 	case d.filter.given() && d.all:
 		return command.UsageErrorf("--all and a choice of dead letters: leave out one of them")
 	}
+
 	chosen.All = d.all
 	if err := command.Mistaken(d.action.Validate()); err != nil {
 		return err
 	}
+
 	d.action.Actor = command.First(d.action.Actor, command.CurrentActor())
+
 	// The first signal ends it between two transactions, and the result so far is printed.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	return d.With(ctx, a, d.forget, func(s *ops.Client) error { return d.act(ctx, cmd, s, chosen) })
 }
 
@@ -159,7 +165,8 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 
 	var errTaken error
 	if r.Matched < counted && len(chosen.Events) > 0 {
-		errTaken = fmt.Errorf("others were replayed, discarded or edited by somebody else meanwhile: see `notifyd dlq show EVENT`: %w", ops.ErrNotDead)
+		errTaken = fmt.Errorf("others were replayed, discarded or edited by somebody else meanwhile: see `notifyd dlq show EVENT`: %w",
+			ops.ErrNotDead)
 	}
 
 	if d.wait && err == nil {
@@ -185,15 +192,19 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client, 
 func (d *dlqAction) await(ctx context.Context, p printer, watch *ops.Watch, r ops.BulkResult) error {
 	errLate := d.timeout.LateError()
 	d.Progress.Say("replayed %d of %s: waiting for the outcome", r.Done, command.LetterCount(r.Matched))
+
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(d.timeout), errLate)
 	defer cancel()
+
 	b, err := watch.Await(limited)
 	if err := p.became(r, b); err != nil {
 		return err
 	}
+
 	switch {
 	case errors.Is(err, errLate):
-		return fmt.Errorf("%s still waiting %w: see `notifyd status`, and `notifyd events list --state waiting`", command.LetterCount(b.Waiting), errLate)
+		return fmt.Errorf("%s still waiting %w: see `notifyd status`, and `notifyd events list --state waiting`",
+			command.LetterCount(b.Waiting), errLate)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted: replayed letters stay replayed")
 	case err != nil:
@@ -216,17 +227,20 @@ func (d *dlqAction) preview(ctx context.Context, p printer, s *ops.Client, chose
 	if err != nil {
 		return err
 	}
+
 	if p.JSON {
 		return p.Encode(struct {
 			ops.BulkResult
 			Groups []ops.DeadLetterGroup `json:"groups"`
 		}{r, groups})
 	}
+
 	if len(groups) > 0 {
 		if err := p.groups(groups); err != nil {
 			return err
 		}
 	}
+
 	_, err = fmt.Fprintf(p.Out, "%s would be %s; nothing was done\n", command.LetterCount(r.Matched), d.past)
 	return err
 }
@@ -235,6 +249,7 @@ func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
 	if !cli.IsTerminal(cmd.InOrStdin()) {
 		return command.UsageErrorf("%s match: --yes if they are to be %s, --dry-run shows them", command.LetterCount(n), d.past)
 	}
+
 	d.Progress.Say("")
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s will be %s. Go on? [y/N] ", command.LetterCount(n), d.past) //nolint:errcheck // the answer is what counts
 	if !command.Agreed(cmd.InOrStdin()) {
@@ -246,6 +261,7 @@ func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
 func newDLQEditCmd(a *command.App) *cobra.Command {
 	var f dlqFlags
 	var action ops.Action
+
 	cmd := &cobra.Command{
 		Use:   "edit EVENT PAYLOAD",
 		Short: "Give a dead letter's event another payload",
@@ -261,24 +277,31 @@ any bytes, from a file or standard input. It delivers nothing: "dlq replay" does
 			if err != nil {
 				return err
 			}
+
 			payload, err := command.ReadPayload(args[1], cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
+
 			if inline := args[1] != "-" && !strings.HasPrefix(args[1], "@"); inline && !json.Valid(payload) {
 				return command.UsageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
 			}
+
 			action.Actor = command.First(action.Actor, command.CurrentActor())
+
 			return f.With(cmd.Context(), a, f.forget, func(s *ops.Client) error {
 				if err := s.EditEvent(cmd.Context(), id, payload, action); err != nil {
 					return err
 				}
+
 				p := printer{command.NewPrinter(cmd, f.JSON())}
 				return p.edited(id)
 			})
 		},
 	}
+
 	f.Register(cmd)
 	command.AddActor(cmd, &action.Actor, &action.Reason)
+
 	return cmd
 }

@@ -18,25 +18,31 @@ func (p printer) page(page ops.DeadLetterPage) error {
 	if page.Next != nil {
 		next = fmt.Sprintf("%s/%d", page.Next.Destination, page.Next.EventID)
 	}
+
 	if p.JSON {
 		return p.Encode(struct {
 			Letters []ops.DeadLetter `json:"letters"`
 			Next    string           `json:"next,omitempty"`
 		}{page.Letters, next})
 	}
+
 	if len(page.Letters) == 0 {
 		_, err := fmt.Fprintln(p.Out, "no dead letters")
 		return err
 	}
+
 	rows := [][]string{{"EVENT", "DESTINATION", "TYPE", "DIED", "ATTEMPTS", "REPLAYS", "FINGERPRINT", "ERROR"}}
 	for _, l := range page.Letters {
 		rows = append(rows, []string{
-			fmt.Sprint(l.EventID), l.Destination, l.Type, cli.Moment(l.DiedAt), fmt.Sprint(l.Attempts), fmt.Sprint(l.Replays), l.Fingerprint, command.Short(l.Error),
+			fmt.Sprint(l.EventID), l.Destination, l.Type, cli.Moment(l.DiedAt),
+			fmt.Sprint(l.Attempts), fmt.Sprint(l.Replays), l.Fingerprint, command.Short(l.Error),
 		})
 	}
+
 	if err := p.Table(rows); err != nil || next == "" {
 		return err
 	}
+
 	_, err := fmt.Fprintf(p.Err, "there are more: --after '%s'\n", command.Clean(next))
 	return err
 }
@@ -47,16 +53,20 @@ func (p printer) groups(groups []ops.DeadLetterGroup) error {
 			Groups []ops.DeadLetterGroup `json:"groups"`
 		}{groups})
 	}
+
 	if len(groups) == 0 {
 		_, err := fmt.Fprintln(p.Out, "no dead letters")
 		return err
 	}
+
 	rows := [][]string{{"COUNT", "DESTINATION", "TYPE", "FINGERPRINT", "OLDEST", "NEWEST", "EXAMPLE", "ERROR"}}
 	for _, g := range groups {
 		rows = append(rows, []string{
-			fmt.Sprint(g.Count), g.Destination, g.Type, g.Fingerprint, cli.Moment(g.Oldest), cli.Moment(g.Newest), fmt.Sprint(g.Example.EventID), command.Short(g.Example.Error),
+			fmt.Sprint(g.Count), g.Destination, g.Type, g.Fingerprint, cli.Moment(g.Oldest), cli.Moment(g.Newest),
+			fmt.Sprint(g.Example.EventID), command.Short(g.Example.Error),
 		})
 	}
+
 	return p.Table(rows)
 }
 
@@ -64,15 +74,20 @@ func (p printer) show(c ops.Case) error {
 	if p.JSON {
 		return p.Encode(c)
 	}
+
 	if err := p.event(&c.Event); err != nil {
 		return err
 	}
+
 	for _, e := range c.Audit {
 		to := ""
 		if e.Destination != "" {
 			to = " for " + command.Clean(e.Destination)
 		}
-		_, err := fmt.Fprintf(p.Out, "\n%s %s%s by %s (database user %s)\n  %s\n", cli.Moment(e.At), command.Clean(e.Action), to, command.Clean(e.Actor), command.Clean(e.DatabaseUser), command.Clean(string(e.Details)))
+
+		_, err := fmt.Fprintf(p.Out, "\n%s %s%s by %s (database user %s)\n  %s\n",
+			cli.Moment(e.At), command.Clean(e.Action), to,
+			command.Clean(e.Actor), command.Clean(e.DatabaseUser), command.Clean(string(e.Details)))
 		if err == nil && e.OldPayload != nil {
 			_, err = fmt.Fprintf(p.Out, "  the payload was %s\n", command.Lines(string(e.OldPayload)))
 		}
@@ -91,6 +106,7 @@ func (p printer) result(past string, r ops.BulkResult) error {
 	if p.JSON {
 		return p.Encode(r)
 	}
+
 	text := "no dead letters match"
 	if r.Matched > 0 {
 		text = fmt.Sprintf("%s %d of %s", past, r.Done, command.LetterCount(r.Matched))
@@ -98,6 +114,7 @@ func (p printer) result(past string, r ops.BulkResult) error {
 	if r.Orphans > 0 {
 		text += fmt.Sprintf("; %d left alone, because the event is missing: discard them if it was deleted", r.Orphans)
 	}
+
 	_, err := fmt.Fprintln(p.Out, text)
 	return err
 }
@@ -110,9 +127,11 @@ func (p printer) became(r ops.BulkResult, b ops.WatchCounts) error {
 			ops.WatchCounts
 		}{r, b})
 	}
+
 	if err := p.result("replayed", r); err != nil || r.Done == 0 {
 		return err
 	}
+
 	text := fmt.Sprintf("delivered %d, dead again %d, still waiting %d", b.Delivered, b.Dead, b.Waiting)
 	if b.Discarded > 0 {
 		text += fmt.Sprintf(", discarded %d", b.Discarded)
@@ -120,9 +139,11 @@ func (p printer) became(r ops.BulkResult, b ops.WatchCounts) error {
 	if b.Gone > 0 {
 		text += fmt.Sprintf(", removed without an acknowledgement %d", b.Gone)
 	}
+
 	if _, err := fmt.Fprintln(p.Out, text); err != nil || len(b.Groups) == 0 {
 		return err
 	}
+
 	return p.groups(b.Groups[:min(len(b.Groups), maxGroups)])
 }
 
@@ -155,10 +176,12 @@ func (p printer) waitingResult(past string, r ops.BulkResult) error {
 	if p.JSON {
 		return p.Encode(waitingJSON{r.Matched, r.Done})
 	}
+
 	text := "no waiting deliveries match"
 	if r.Matched > 0 {
 		text = fmt.Sprintf("%s %d of %s", past, r.Done, waitingCount(r.Matched))
 	}
+
 	_, err := fmt.Fprintln(p.Out, text)
 	return err
 }

@@ -40,13 +40,21 @@ each has received it or passed it over by expires_after or a condition.`,
 // eventsFlags are the flags of all commands of "notifyd events".
 type eventsFlags struct{ command.OpsFlags }
 
+// eventsList is "notifyd events list".
+type eventsList struct {
+	eventsFlags
+
+	filter    ops.EventFilter
+	limit     int
+	state     string
+	aggregate string
+	after     string
+	since     command.Bound
+	where     string
+}
+
 func newEventsListCmd(a *command.App) *cobra.Command {
-	var f eventsFlags
-	var filter ops.EventFilter
-	var state, aggregate, after string
-	var since command.Bound
-	var where string
-	var limit int
+	f := &eventsList{}
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List events with what became of them, the newest first",
@@ -66,62 +74,93 @@ that meet the condition; an event for which the condition fails does not.
 States: waiting (a destination has yet to receive it), dead (a delivery was given
 up; with --state dead others may still wait), discarded (by a person), done.
 --state finds the discarded ones among the done.`,
-		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json\n  notifyd events list --destination partner --state waiting\n  notifyd events list --since 1d --where 'payload.order == 42'",
+		Example: `  notifyd events list
+  notifyd events list --state dead --since 2h
+  notifyd events list --type 'order.*' --aggregate order/1042 -o json
+  notifyd events list --destination partner --state waiting
+  notifyd events list --since 1d --where 'payload.order == 42'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter.State, filter.NewerThan, filter.Since = ops.State(state), since.Age, since.At
-			if after != "" {
-				id, err := strconv.ParseInt(after, 10, 64)
-				if err != nil || id == math.MinInt64 {
-					return command.UsageErrorf("--after %q is not the id of an event, a number such as 42", after)
-				}
-				id--
-				filter.Upto = &id
+			if err := f.complete(); err != nil {
+				return err
 			}
-			if aggregate != "" {
-				var ok bool
-				if filter.AggregateType, filter.AggregateID, ok = strings.Cut(aggregate, "/"); !ok {
-					return command.UsageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", aggregate)
-				}
-			}
-			if where != "" {
-				var err error
-				if filter.Where, err = meeting(where); err != nil {
-					return command.UsageErrorf("--where: %w", err)
-				}
-			}
-			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
-				nothing := "no events match"
-				if filter.Destination != "" && f.DB.Given == "" {
-					c, path, err := f.DB.Optional(cmd.Context(), a, config.LoadRoutes)
-					if err != nil {
-						return err
-					}
-					if c != nil {
-						filter.Routes = c.RouteOf
-						nothing += otherName(c, path, filter.Destination)
-					}
-				}
-				page, err := s.Events(cmd.Context(), filter, limit)
-				if err != nil {
-					return err
-				}
-				p := printer{command.NewPrinter(cmd, f.JSON())}
-				return p.events(&page, limit, nothing)
-			})
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return f.list(cmd, a, s) })
 		},
 	}
+
 	f.Register(cmd)
-	command.AddType(cmd, &filter.Type)
-	command.AddAggregate(cmd, &aggregate)
-	command.AddSince(cmd, &since)
-	command.AddLimit(cmd, &limit, shownRows)
-	command.AddAfter(cmd, &after)
-	command.AddScan(cmd, &filter.Search, ops.DefaultSearch)
-	command.AddDestination(cmd, &filter.Destination)
-	cmd.Flags().StringVar(&where, "where", "", "`condition` as in a route: payload.order == 42")
-	cmd.Flags().StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	command.AddType(cmd, &f.filter.Type)
+	command.AddAggregate(cmd, &f.aggregate)
+	command.AddSince(cmd, &f.since)
+	command.AddLimit(cmd, &f.limit, shownRows)
+	command.AddAfter(cmd, &f.after)
+	command.AddScan(cmd, &f.filter.Search, ops.DefaultSearch)
+	command.AddDestination(cmd, &f.filter.Destination)
+	cmd.Flags().StringVar(&f.where, "where", "", "`condition` as in a route: payload.order == 42")
+
+	cmd.Flags().StringVar(&f.state, "state", "", "in this `state`: waiting, dead or done")
+	states := []string{"waiting", "dead", "done"}
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+
 	return cmd
+}
+
+// complete completes the filter from the flags.
+func (f *eventsList) complete() error {
+	f.filter.State = ops.State(f.state)
+	f.filter.NewerThan = f.since.Age
+	f.filter.Since = f.since.At
+
+	if f.after != "" {
+		id, err := strconv.ParseInt(f.after, 10, 64)
+		if err != nil || id == math.MinInt64 {
+			return command.UsageErrorf("--after %q is not the id of an event, a number such as 42", f.after)
+		}
+		id--
+		f.filter.Upto = &id
+	}
+
+	if f.aggregate != "" {
+		aggregateType, aggregateID, isPair := strings.Cut(f.aggregate, "/")
+		if !isPair {
+			return command.UsageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", f.aggregate)
+		}
+		f.filter.AggregateType = aggregateType
+		f.filter.AggregateID = aggregateID
+	}
+
+	if f.where != "" {
+		isMet, err := meeting(f.where)
+		if err != nil {
+			return command.UsageErrorf("--where: %w", err)
+		}
+		f.filter.Where = isMet
+	}
+
+	return nil
+}
+
+// list prints a page of events. For a destination it asks the routes of the configuration file, unless --database-url may
+// name another database than the file does.
+func (f *eventsList) list(cmd *cobra.Command, a *command.App, s *ops.Client) error {
+	nothing := "no events match"
+	if f.filter.Destination != "" && f.DB.Given == "" {
+		c, path, err := f.DB.Optional(cmd.Context(), a, config.LoadRoutes)
+		if err != nil {
+			return err
+		}
+		if c != nil {
+			f.filter.Routes = c.RouteOf
+			nothing += otherName(c, path, f.filter.Destination)
+		}
+	}
+
+	page, err := s.Events(cmd.Context(), f.filter, f.limit)
+	if err != nil {
+		return err
+	}
+
+	p := printer{command.NewPrinter(cmd, f.JSON())}
+	return p.events(&page, f.limit, nothing)
 }
 
 // otherName says that a destination is not configured, which is why nothing may match: rows of a removed destination would.
@@ -136,6 +175,7 @@ func otherName(c *config.Config, path, destination string) string {
 func newEventsShowCmd(a *command.App) *cobra.Command {
 	var f eventsFlags
 	var payload bool
+
 	cmd := &cobra.Command{
 		Use:   "show EVENT",
 		Short: "Show what became of one event at each destination",
@@ -151,18 +191,26 @@ by the conditions (when) of the routes in the configuration file, if there is on
 			if err != nil {
 				return err
 			}
+
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				e, err := s.WholeEvent(cmd.Context(), id)
 				if err != nil {
 					return err
 				}
+
 				if err := f.annotate(cmd.Context(), a, &e); err != nil {
 					cmd.PrintErrf("conditions of routes are left out: %v\n", err)
 				}
+
 				if !payload {
-					e.Headers, e.Payload, e.PayloadBytes, e.ContentType = nil, nil, nil, ""
+					e.Headers = nil
+					e.Payload = nil
+					e.PayloadBytes = nil
+					e.ContentType = ""
 				}
+
 				p := printer{command.NewPrinter(cmd, f.JSON())}
+
 				if p.JSON {
 					return p.Encode(e)
 				}
@@ -170,8 +218,10 @@ by the conditions (when) of the routes in the configuration file, if there is on
 			})
 		},
 	}
+
 	f.Register(cmd)
 	cmd.Flags().BoolVar(&payload, "payload", false, "print headers and payload, too")
+
 	return cmd
 }
 
@@ -181,15 +231,19 @@ func (f *eventsFlags) annotate(ctx context.Context, a *command.App, e *ops.Event
 	if f.DB.Given != "" || e.Gone {
 		return nil
 	}
+
 	c, path, err := f.DB.Optional(ctx, a, config.LoadRoutes)
 	if err != nil || c == nil {
 		return err
 	}
+
 	e.Route(c.RouteOf(e.Type))
 	filter(c, e)
+
 	if e.Has(ops.State.Pending) {
 		f.throttle(ctx, c, path, e)
 	}
+
 	return nil
 }
 
@@ -198,10 +252,15 @@ func (f *eventsFlags) throttle(ctx context.Context, c *config.Config, path strin
 	relay := status.Scrape(ctx, daemon.AdminAccess(c, path), f.DB.Outbox)
 	now := time.Now()
 	routed := c.RouteOf(e.Type)
+
 	for _, name := range command.NamesOf(c) {
-		if until, event := relay.Throttled(name, now); !until.IsZero() {
-			e.Throttle(ops.Throttled{Destination: name, Until: until.UTC().Truncate(time.Second), ByEvent: event}, slices.Contains(routed, name))
+		until, event := relay.Throttled(name, now)
+		if until.IsZero() {
+			continue
 		}
+
+		pause := ops.Throttled{Destination: name, Until: until.UTC().Truncate(time.Second), ByEvent: event}
+		e.Throttle(pause, slices.Contains(routed, name))
 	}
 }
 
@@ -213,9 +272,11 @@ func filter(c *config.Config, e *ops.Event) {
 		if condition == nil {
 			continue
 		}
+
 		if met, err := condition.Match(candidate); met || err != nil {
 			continue // an event that could not be evaluated has a row
 		}
+
 		for _, name := range r.To {
 			e.Filter(name, condition.String())
 		}
@@ -224,7 +285,13 @@ func filter(c *config.Config, e *ops.Event) {
 
 // candidateOf returns an event that was read whole as conditions see it.
 func candidateOf(e *ops.Event) *delivery.Candidate {
-	ev := &delivery.Event{ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID, CreatedAt: e.CreatedAt}
+	ev := &delivery.Event{
+		ID:            e.ID,
+		Type:          e.Type,
+		AggregateType: e.AggregateType,
+		AggregateID:   e.AggregateID,
+		CreatedAt:     e.CreatedAt,
+	}
 	ev.Payload, ev.ContentType = e.Content()
 	if len(e.Headers) > 0 {
 		_ = json.Unmarshal(e.Headers, &ev.Headers) // a relay ignores headers that are not a map of strings, too
@@ -238,10 +305,12 @@ func meeting(condition string) (func(e *ops.Event) bool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	x, err := language.Compile(condition)
 	if err != nil {
 		return nil, err
 	}
+
 	return func(e *ops.Event) bool {
 		met, err := x.Match(candidateOf(e))
 		return met && err == nil

@@ -36,6 +36,7 @@ type publishFlags struct {
 func NewPublish(a *command.App) *cobra.Command {
 	var f publishFlags
 	var form *cli.OneOf
+
 	cmd := &cobra.Command{
 		Use:   "publish TYPE [PAYLOAD]",
 		Short: "Insert an event, to try things out",
@@ -54,29 +55,35 @@ nothing is written, no id is printed, and standard error names the event that ha
 			if len(args) == 2 {
 				payload = args[1]
 			}
+
 			event, err := f.event(args[0], payload, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
+
 			progress := command.StartProgress(cmd, command.Connecting)
 			defer progress.Stop()
+
 			id, err := publish(cmd.Context(), a, &f.db, event)
-			held, duplicate := errors.AsType[*keyHeldError](err)
-			if duplicate = duplicate && f.ignore; duplicate {
+			held, isHeld := errors.AsType[*keyHeldError](err)
+			isDuplicate := isHeld && f.ignore
+			if isDuplicate {
 				id = held.id
 				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "notifyd: nothing was written: %v\n", held)
 			}
+
 			switch {
 			case err != nil:
 				return err
 			case form.Value == "json":
-				return command.WriteJSON(cmd.OutOrStdout(), Published{EventID: id, Duplicate: duplicate})
-			case !duplicate:
+				return command.WriteJSON(cmd.OutOrStdout(), Published{EventID: id, Duplicate: isDuplicate})
+			case !isDuplicate:
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), id)
 			}
 			return err
 		},
 	}
+
 	f.db.Register(cmd)
 	form = command.AddFormat(cmd)
 	command.AddAggregate(cmd, &f.aggregate)
@@ -85,6 +92,7 @@ nothing is written, no id is printed, and standard error names the event that ha
 	cmd.Flags().StringVar(&f.key, "idempotency-key", "", "refuse the event if there is one of its type with this `key`")
 	cmd.Flags().BoolVar(&f.ignore, "ignore-duplicate", false, "write nothing, and do not fail, if there is an event with the idempotency key")
 	cmd.Flags().Var(&f.delay, "delay", "deliver after this `duration`: 30s, 10m, 2d")
+
 	return cmd
 }
 
@@ -104,7 +112,8 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 	case !isJSON:
 		e.Payload = text
 	case !json.Valid(text):
-		return e, command.UsageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE; for other payloads set --content-type")
+		return e, command.UsageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE; " +
+			"for other payloads set --content-type")
 	default:
 		e.Payload = json.RawMessage(text)
 	}
@@ -114,10 +123,12 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 	}
 
 	if f.aggregate != "" {
-		var ok bool
-		if e.AggregateType, e.AggregateID, ok = strings.Cut(f.aggregate, "/"); !ok {
+		aggregateType, aggregateID, isPair := strings.Cut(f.aggregate, "/")
+		if !isPair {
 			return e, command.UsageErrorf("--aggregate %q is not TYPE/ID", f.aggregate)
 		}
+		e.AggregateType = aggregateType
+		e.AggregateID = aggregateID
 	}
 
 	for _, header := range f.headers {
@@ -170,14 +181,18 @@ func publish(ctx context.Context, a *command.App, db *command.DatabaseFlags, e o
 		return 0, err
 	}
 	defer store.Close(ctx, conn)
+
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		// A writer's policies apply.
-		if _, err := tx.Exec(ctx, `SET LOCAL row_security = on`); err != nil {
+		_, err := tx.Exec(ctx, `SET LOCAL row_security = on`)
+		if err != nil {
 			return err
 		}
+
 		id, err = insert(ctx, tx, db.Schema, e)
 		return err
 	})
+
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refused.Code {
 		case "42P01", "3F000": // no such table or schema
@@ -186,6 +201,7 @@ func publish(ctx context.Context, a *command.App, db *command.DatabaseFlags, e o
 			return 0, &keyHeldError{eventType: e.Type, key: e.IdempotencyKey}
 		}
 	}
+
 	return id, err
 }
 
@@ -193,32 +209,40 @@ func publish(ctx context.Context, a *command.App, db *command.DatabaseFlags, e o
 func insert(ctx context.Context, tx pgx.Tx, schema string, e outbox.Event) (id int64, err error) {
 	ignore := e.IgnoreDuplicate
 	e.IgnoreDuplicate = false // the statement for that returns no id
+
 	query, args, err := outbox.Statement(schema, e)
 	if err != nil {
 		return 0, err
 	}
+
 	if ignore {
-		if _, err := tx.Exec(ctx, `SET LOCAL notifyd.duplicate = 'ignore'`); err != nil {
+		_, err = tx.Exec(ctx, `SET LOCAL notifyd.duplicate = 'ignore'`)
+		if err != nil {
 			return 0, err
 		}
 		query += " ON CONFLICT DO NOTHING"
 	}
+
 	err = tx.QueryRow(ctx, query+" RETURNING id", args...).Scan(&id)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return id, err
 	}
+
 	if ignore {
 		err = tx.QueryRow(ctx, `SELECT id FROM `+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
 			` WHERE event_type = $1 AND idempotency_key = $2`, e.Type, e.IdempotencyKey).Scan(&id)
 		if err == nil {
 			return 0, &keyHeldError{e.Type, e.IdempotencyKey, id}
 		}
+
 		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == command.InsufficientPrivilege {
 			return 0, &keyHeldError{e.Type, e.IdempotencyKey, 0} // a writer may not read keys
 		}
+
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return 0, err
 		}
 	}
+
 	return 0, errors.New("the event was not inserted: look for a trigger or rule of your own on outbox_events")
 }

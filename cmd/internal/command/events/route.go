@@ -48,6 +48,7 @@ type RoutedOne struct {
 func newRouteTestCmd(a *command.App) *cobra.Command {
 	var path, outbox string
 	var form *cli.OneOf
+
 	cmd := &cobra.Command{
 		Use:   "test [TYPE]",
 		Short: "Show which destinations an event goes to, and why",
@@ -60,15 +61,17 @@ route matches, or if a condition fails for the event.`,
 		Example: "  notifyd route test order.placed\n  notifyd route test --event event.json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			event := &delivery.Event{}
-			switch {
-			case path == "" && len(args) == 0:
+			if path == "" && len(args) == 0 {
 				return command.UsageErrorf("name an event type, or an event with --event")
-			case path != "":
-				var err error
-				if event, err = readEvent(path, cmd.InOrStdin()); err != nil {
+			}
+
+			event := &delivery.Event{}
+			if path != "" {
+				read, err := readEvent(path, cmd.InOrStdin())
+				if err != nil {
 					return err
 				}
+				event = read
 			}
 			if len(args) == 1 {
 				event.Type = args[0]
@@ -78,16 +81,20 @@ route matches, or if a condition fails for the event.`,
 			if err != nil {
 				return err
 			}
+
 			r := routed(c, event, path != "")
+
 			if form.Value == "json" {
 				return errors.Join(command.WriteJSON(cmd.OutOrStdout(), r), r.trouble())
 			}
 			return errors.Join(r.print(command.NewPrinter(cmd, false)), r.trouble())
 		},
 	}
+
 	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
 	cmd.Flags().StringVar(&outbox, "outbox", "", "`name` of one of the outboxes of the file, where it has many")
 	form = command.AddFormat(cmd)
+
 	return cmd
 }
 
@@ -97,11 +104,13 @@ func routesOf(a *command.App, outbox string) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	const unused = "postgres://unused"
 	c, err := config.LoadRoutes(path, unused, a.Lookup)
 	if err != nil || outbox == "" {
 		return c, err
 	}
+
 	var names []string
 	for i := range c.Outboxes.List {
 		if c.Outboxes.List[i].Name == outbox {
@@ -109,7 +118,9 @@ func routesOf(a *command.App, outbox string) (*config.Config, error) {
 		}
 		names = append(names, c.Outboxes.List[i].Name)
 	}
-	return nil, command.UsageErrorf("there is no outbox %q in the file: it lists %s", outbox, command.First(strings.Join(names, ", "), "none"))
+
+	return nil, command.UsageErrorf("there is no outbox %q in the file: it lists %s",
+		outbox, command.First(strings.Join(names, ", "), "none"))
 }
 
 // routed finds the routes of an event. Conditions are evaluated if the whole event is known.
@@ -118,28 +129,38 @@ func routed(c *config.Config, e *delivery.Event, whole bool) Routed {
 	candidate := &delivery.Candidate{Event: e}
 	routes := c.RoutesOf(e.Type)
 	for i := range routes {
-		one := RoutedOne{Place: routes[i].Place(), To: routes[i].To}
+		one, meets := evaluated(&routes[i], candidate, whole)
 		r.Match = routes[i].Match
-		meets := true
-		if f := routes[i].Filter(); f != nil {
-			one.When = f.String()
-			meets = false
-			if whole {
-				var err error
-				if meets, err = f.Match(candidate); err != nil {
-					one.Error = err.Error()
-				}
-			}
-		}
-		if one.Error == "" && (whole || one.When == "") {
-			one.Meets = &meets
-		}
-		if meets {
-			r.Destinations = append(r.Destinations, routes[i].To...)
-		}
 		r.Routes = append(r.Routes, one)
+		if meets {
+			r.Destinations = append(r.Destinations, one.To...)
+		}
 	}
 	return r
+}
+
+// evaluated describes a route, and reports whether the event goes there as far as is known.
+func evaluated(route *config.Route, candidate *delivery.Candidate, whole bool) (one RoutedOne, meets bool) {
+	one = RoutedOne{Place: route.Place(), To: route.To}
+	condition := route.Filter()
+	if condition == nil {
+		meets = true
+		one.Meets = &meets
+		return one, meets
+	}
+
+	one.When = condition.String()
+	if !whole {
+		return one, false
+	}
+
+	meets, err := condition.Match(candidate)
+	if err != nil {
+		one.Error = err.Error()
+		return one, meets
+	}
+	one.Meets = &meets
+	return one, meets
 }
 
 // trouble returns an error if no route matches, or if a condition fails.
@@ -149,6 +170,7 @@ func (r *Routed) trouble() error {
 			return fmt.Errorf("the event would be a dead letter of %s: %s", strings.Join(one.To, ", "), one.Error)
 		}
 	}
+
 	if r.Match == "" {
 		return fmt.Errorf("no route matches %s: such an event waits until one does", r.EventType)
 	}
@@ -160,6 +182,7 @@ func (r *Routed) print(p command.BasePrinter) error {
 	if len(r.Routes) == 0 {
 		return nil
 	}
+
 	rows := [][]string{{"ROUTE", "TO", "WHEN", "THE EVENT"}}
 	for _, one := range r.Routes {
 		says := "depends on it: --event FILE"
@@ -171,10 +194,13 @@ func (r *Routed) print(p command.BasePrinter) error {
 		case one.Meets != nil:
 			says = "does not meet the condition"
 		}
+
 		rows = append(rows, []string{one.Place, strings.Join(one.To, ", "), command.First(one.When, "-"), says})
 	}
+
 	if _, err := fmt.Fprintf(p.Out, "%s matches %q\n", command.Clean(r.EventType), r.Match); err != nil {
 		return err
 	}
+
 	return p.Table(rows)
 }

@@ -35,6 +35,7 @@ func NewTemplate(a *command.App) *cobra.Command {
 
 func newTemplateTestCmd(a *command.App) *cobra.Command {
 	var name, path string
+
 	cmd := &cobra.Command{
 		Use:   "test",
 		Short: "Show what would be sent to a destination for an event",
@@ -56,32 +57,40 @@ that condition fails.`,
 			case path == "":
 				return command.UsageErrorf("--event is missing: name a file, or - for standard input")
 			}
+
 			c, _, err := a.Load()
 			if err != nil {
 				return err
 			}
+
 			event, err := readEvent(path, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
+
 			event.Destination = name
 			met, err := conditions(c, name, event) // before the templates, as a relay does
 			if err != nil {
 				return err
 			}
+
 			if met != "" {
 				cmd.PrintErrln(met)
 			}
+
 			text, err := Preview(c, name, event)
 			if err != nil {
 				return err
 			}
+
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(command.Lines(text), "\n"))
 			return err
 		},
 	}
+
 	command.AddDestination(cmd, &name)
 	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
+
 	return cmd
 }
 
@@ -93,6 +102,7 @@ func conditions(c *config.Config, name string, e *delivery.Event) (string, error
 		if f == nil || !slices.Contains(r.To, name) {
 			continue
 		}
+
 		met, err := f.Match(&delivery.Candidate{Event: e})
 		switch {
 		case err != nil:
@@ -103,6 +113,7 @@ func conditions(c *config.Config, name string, e *delivery.Event) (string, error
 			return fmt.Sprintf("the event would not be sent: it does not meet the condition of its route: %s", f), nil
 		}
 	}
+
 	return "", nil
 }
 
@@ -110,26 +121,28 @@ func conditions(c *config.Config, name string, e *delivery.Event) (string, error
 func Preview(c *config.Config, name string, e *delivery.Event) (text string, err error) {
 	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 	if i < 0 {
-		var names []string
-		for _, d := range c.Destinations {
-			names = append(names, d.Name)
-		}
-		return "", command.UsageErrorf("there is no destination %q: the configuration has %s", name, strings.Join(names, ", "))
+		return "", command.UsageErrorf("there is no destination %q: the configuration has %s",
+			name, strings.Join(command.NamesOf(c), ", "))
 	}
+
 	h, err := destinations.Open(c.Destinations[i], slog.New(slog.DiscardHandler))
 	if err != nil {
 		return "", err
 	}
+
 	if closer, ok := h.(io.Closer); ok {
 		defer func() { err = errors.Join(err, closer.Close()) }()
 	}
+
 	p, ok := delivery.As[delivery.Previewer](h)
 	if !ok {
 		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
 	}
+
 	if wrong := safecall.Call("Preview", func() { text, err = p.Preview(e) }); wrong != nil {
 		return "", wrong
 	}
+
 	return text, err
 }
 
@@ -152,14 +165,17 @@ type EventFile struct {
 
 // readEvent reads an event; one without an id has the id 1.
 func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
-	arg, from := "@"+path, path
+	arg := "@" + path
+	from := path
 	if path == "-" {
-		arg, from = path, "standard input"
+		arg = path
+		from = "standard input"
 	}
 	data, err := command.ReadPayload(arg, stdin)
 	if err != nil {
 		return nil, err
 	}
+
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	var f EventFile
@@ -169,6 +185,12 @@ func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s holds more than one event", from)
 	}
+
+	return f.event(from)
+}
+
+// event returns the event of a file, whose name is for messages.
+func (f *EventFile) event(from string) (*delivery.Event, error) {
 	switch {
 	case f.EventType == "":
 		return nil, fmt.Errorf(`%s has no "event_type"`, from)
@@ -177,19 +199,29 @@ func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 	case f.Payload != nil && f.PayloadBytes != nil:
 		return nil, fmt.Errorf(`%s has "payload" and "payload_bytes": an event has one of them`, from)
 	}
+
 	e := &delivery.Event{
-		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
-		Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
-	}
-	e.Payload, e.ContentType = (&ops.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}).Content()
-	if f.Payload != nil && !e.IsJSON() {
-		return nil, fmt.Errorf(`%s has "payload" with the content type %q, which is not that of JSON: the table takes such a payload in payload_bytes alone`, from, f.ContentType)
+		ID:            f.ID,
+		Type:          f.EventType,
+		AggregateType: f.AggregateType,
+		AggregateID:   f.AggregateID,
+		Headers:       f.Headers,
+		CreatedAt:     f.CreatedAt,
+		Attempt:       max(1, f.Attempt),
+		Replay:        f.Replay,
 	}
 	if e.ID == 0 {
 		e.ID = max(1, f.EventID)
 	}
 	if e.CreatedAt.IsZero() {
 		e.CreatedAt = time.Now()
+	}
+
+	columns := ops.Event{Payload: f.Payload, PayloadBytes: f.PayloadBytes, ContentType: f.ContentType}
+	e.Payload, e.ContentType = columns.Content()
+	if f.Payload != nil && !e.IsJSON() {
+		return nil, fmt.Errorf(`%s has "payload" with the content type %q, which is not that of JSON: `+
+			`the table takes such a payload in payload_bytes alone`, from, f.ContentType)
 	}
 	return e, nil
 }

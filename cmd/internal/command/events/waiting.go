@@ -41,6 +41,7 @@ To deliver dead letters again, see "dlq replay".`,
   notifyd events retry --destination mail --reason "mail server is back" --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error { return w.run(cmd, a, args) },
 	}
+
 	w.register(cmd)
 	return cmd
 }
@@ -60,6 +61,7 @@ report of each. A delivery that a relay is delivering at this moment is left alo
   notifyd dlq bury --destination mail --type 'test.*' --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error { return w.run(cmd, a, args) },
 	}
+
 	w.register(cmd)
 	return cmd
 }
@@ -84,6 +86,7 @@ func (w *waitingAction) run(cmd *cobra.Command, a *command.App, args []string) e
 		}
 		w.filter.Events = append(w.filter.Events, id)
 	}
+
 	isChosen := w.filter.Destination != "" || w.filter.Type != "" || w.filter.Events != nil
 	switch {
 	case !isChosen && !w.filter.All:
@@ -91,14 +94,17 @@ func (w *waitingAction) run(cmd *cobra.Command, a *command.App, args []string) e
 	case isChosen && w.filter.All:
 		return command.UsageErrorf("--all and a choice of deliveries: leave out one of them")
 	}
+
 	if err := command.Mistaken(errors.Join(w.filter.Validate(), w.action.Validate())); err != nil {
 		return err
 	}
+
 	w.action.Actor = command.First(w.action.Actor, command.CurrentActor())
 
 	// The first signal ends it between two transactions, and the result so far is printed.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	return w.With(ctx, a, false, func(s *ops.Client) error { return w.act(ctx, cmd, s) })
 }
 
@@ -106,18 +112,23 @@ func (w *waitingAction) run(cmd *cobra.Command, a *command.App, args []string) e
 func (w *waitingAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Client) error {
 	p := printer{command.NewPrinter(cmd, w.JSON())}
 	w.Progress.Say("counting waiting deliveries")
+
 	dry := w.action
 	dry.DryRun = true
 	r, err := w.do(s, ctx, w.filter, dry)
 	if err != nil {
 		return err
 	}
+
 	if r.Matched == 0 && len(w.filter.Events) > 0 {
-		return fmt.Errorf("no delivery of these events waits for its next try: see `notifyd events show EVENT`: %w", ops.ErrNotWaiting)
+		return fmt.Errorf("no delivery of these events waits for its next try: see `notifyd events show EVENT`: %w",
+			ops.ErrNotWaiting)
 	}
+
 	if w.action.DryRun {
 		return p.waitingPreview(w.past, r)
 	}
+
 	if r.Matched > 1 && len(w.filter.Events) == 0 {
 		if err := w.Agree(cmd, w.yes, fmt.Sprintf("%s will be %s", waitingCount(r.Matched), w.past)); err != nil {
 			return err
@@ -126,18 +137,24 @@ func (w *waitingAction) act(ctx context.Context, cmd *cobra.Command, s *ops.Clie
 
 	waited := r.Matched // a relay may take some before the action finds them
 	w.action.Progress = func(r ops.BulkResult) { w.Progress.Say("%s %d of %s", w.past, r.Done, waitingCount(r.Matched)) }
+
 	r, err = w.do(s, ctx, w.filter, w.action)
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted: the remaining deliveries are unchanged")
 	}
+
 	if perr := p.waitingResult(w.past, r); perr != nil || err != nil {
 		return errors.Join(err, perr)
 	}
+
 	if w.past == "retried" && r.Done > 0 && !p.JSON {
 		fmt.Fprintln(p.Err, "due now; to see the outcome: `notifyd events list --state waiting`") //nolint:errcheck // nothing depends on it
 	}
+
 	if r.Done < max(waited, r.Matched) && len(w.filter.Events) > 0 {
-		return fmt.Errorf("a relay is delivering the others at this moment, or has ended them: see `notifyd events show EVENT`: %w", ops.ErrNotWaiting)
+		return fmt.Errorf("a relay is delivering the others at this moment, or has ended them: see `notifyd events show EVENT`: %w",
+			ops.ErrNotWaiting)
 	}
+
 	return nil
 }

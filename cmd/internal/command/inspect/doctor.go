@@ -44,18 +44,24 @@ exits with 1 if there is an error, with --strict also for a warning.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			progress := command.StartProgress(cmd, "examining the database and the destinations")
 			defer progress.Stop()
+
 			names, err := db.Several(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
+
 			if names != nil && form.Value == "json" {
-				return command.JSONSections(cmd.OutOrStdout(), names, func(name string) (any, error) { return examine(cmd.Context(), a, db.Of(name)) })
+				return command.JSONSections(cmd.OutOrStdout(), names, func(name string) (any, error) {
+					return examine(cmd.Context(), a, db.Of(name))
+				})
 			}
+
 			return db.Each(cmd, a, func(one command.DatabaseFlags) error {
 				report, err := examine(cmd.Context(), a, one)
 				if err != nil {
 					return err
 				}
+
 				if err := printReport(cmd.OutOrStdout(), form.Value, report); err != nil {
 					return err
 				}
@@ -63,6 +69,7 @@ exits with 1 if there is an error, with --strict also for a warning.`,
 			})
 		},
 	}
+
 	db.Register(cmd)
 	form = command.AddFormat(cmd)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings, too")
@@ -85,21 +92,30 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 	if err := db.Resolve(ctx, a); err != nil {
 		return o, nil, err
 	}
+
 	cfg, err := db.Parse()
 	if err != nil {
 		return o, nil, err
 	}
-	o.Connect, o.Schema = db.Connector(cfg, "doctor"), db.Schema
-	c, path, err := db.Optional(ctx, a, func(path, url string, _ config.LookupEnv) (*config.Config, error) { return a.LoadAt(path, url) })
+
+	o.Connect = db.Connector(cfg, "doctor")
+	o.Schema = db.Schema
+	load := func(path, url string, _ config.LookupEnv) (*config.Config, error) { return a.LoadAt(path, url) }
+	c, path, err := db.Optional(ctx, a, load)
 	if err != nil || c == nil {
 		return o, nil, err
 	}
-	o.Admin, o.Outbox = daemon.AdminAccess(c, path), db.Outbox
+
+	o.Admin = daemon.AdminAccess(c, path)
+	o.Outbox = db.Outbox
+	o.Route = c.RouteOf
 	daily := c.Retention.Daily()
-	o.Connections, o.Route, o.Daily = c.Relay.Connections+store.BesideClaims, c.RouteOf, &daily
+	o.Daily = &daily
+	o.Connections = c.Relay.Connections + store.BesideClaims
 	if c.Admin.Listen != "" && c.Admin.Console {
 		o.Connections += daemon.ConsoleConns
 	}
+
 	listen, err := outboxes.ParseListen(c)
 	if err != nil {
 		return o, nil, err
@@ -107,11 +123,13 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 	if listen != nil {
 		o.Listen = command.Connector(listen, "doctor")
 	}
+
 	for _, d := range c.Destinations {
 		h, err := destinations.Open(d, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return o, closers, err
 		}
+
 		if closer, ok := h.(io.Closer); ok {
 			closers = append(closers, closer)
 		}
@@ -121,16 +139,24 @@ func doctorOptions(ctx context.Context, a *command.App, db *command.DatabaseFlag
 }
 
 func examined(d config.Destination, h delivery.Handler) doctor.Destination {
-	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == delivery.OrderTotal, DeadLettersTo: d.OnDead.To}
+	e := doctor.Destination{
+		Name:          d.Name,
+		Type:          d.Type,
+		Total:         d.Order == delivery.OrderTotal,
+		DeadLettersTo: d.OnDead.To,
+	}
 	if s, ok := d.Settings.(config.Warner); ok {
 		e.Warnings = field.Split(s.Warnings())
 	}
+
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}
+
 	if describer, ok := delivery.As[delivery.CheckDescriber](h); ok {
 		e.Describe = describer.DescribeCheck
 	}
+
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// The size is unknown if the method panics.
 		_ = safecall.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
@@ -147,14 +173,18 @@ func printReport(w io.Writer, form string, r doctor.Report) error {
 	for _, f := range r.Findings {
 		wide = max(wide, len(f.Check))
 	}
+
 	for _, f := range r.Findings {
 		fmt.Fprintf(&text, "%-7s  %-*s  %s\n", f.Severity, wide, f.Check, command.Printable(f.Text))
 		if f.Cure != "" {
 			fmt.Fprintf(&text, "%7s  %*s  cure: %s\n", "", wide, "", command.Printable(f.Cure))
 		}
 	}
-	fmt.Fprintf(&text, "%s: %s, %s, %s\n", cli.Count(len(r.Findings), "finding"), cli.Count(r.Count(doctor.Error), "error"),
+
+	fmt.Fprintf(&text, "%s: %s, %s, %s\n",
+		cli.Count(len(r.Findings), "finding"), cli.Count(r.Count(doctor.Error), "error"),
 		cli.Count(r.Count(doctor.Warning), "warning"), cli.Count(r.Count(doctor.Note), "note"))
+
 	_, err := io.WriteString(w, text.String())
 	return err
 }

@@ -35,18 +35,23 @@ admin.token, and with TLS requires the certificate of admin.tls.cert_file.`,
 			if err != nil {
 				return errors.New(err.Error()) // 1 and not 78: Docker knows no other code
 			}
+
 			address, err := Reachable(c.Admin.Listen)
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
-			text, err := askReady(cmd.Context(), admin.Access{Address: address, CertFile: daemon.AdminFiles(c, path).Cert, Token: c.Admin.Token}, time.Duration(timeout))
+
+			access := admin.Access{Address: address, CertFile: daemon.AdminFiles(c, path).Cert, Token: c.Admin.Token}
+			text, err := askReady(cmd.Context(), access, time.Duration(timeout))
 			if err != nil {
 				return err
 			}
+
 			_, err = io.WriteString(cmd.OutOrStdout(), text)
 			return err
 		},
 	}
+
 	command.AddTimeout(cmd, &timeout, 3*time.Second)
 	return cmd
 }
@@ -57,19 +62,23 @@ func Reachable(listen string) (string, error) {
 	if listen == "" {
 		return "", errors.New("admin.listen: missing, so no relay can be asked: set it, to 127.0.0.1:9470 for example")
 	}
+
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return "", fmt.Errorf("admin.listen: %w", err)
 	}
+
 	if port == "0" {
 		return "", errors.New("admin.listen: port 0 is another one at each start: choose one")
 	}
+
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 		if ip != nil && ip.To4() == nil {
 			host = "::1"
 		}
 	}
+
 	return net.JoinHostPort(host, port), nil
 }
 
@@ -78,12 +87,15 @@ func Reachable(listen string) (string, error) {
 func askReady(ctx context.Context, a admin.Access, timeout time.Duration) (text string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
+
 	code, body, err := a.Get(ctx, "/readyz?verbose")
 	if err != nil {
 		return "", err
 	}
+
 	if code != http.StatusOK {
-		return "", fmt.Errorf("notifyd at %s is not ready (%d %s):\n%s", a.Address, code, http.StatusText(code), strings.TrimSpace(string(body)))
+		return "", fmt.Errorf("notifyd at %s is not ready (%d %s):\n%s",
+			a.Address, code, http.StatusText(code), strings.TrimSpace(string(body)))
 	}
 	return string(body), nil
 }

@@ -59,11 +59,13 @@ problems have a colour, unless NO_COLOR is set. With --exit-code it exits with 1
 					return err
 				}
 				defer look.close(cmd.Context())
+
 				return watchStatus(cmd.Context(), a, cmd.OutOrStdout(), look, f.form.Value)
 			}
 			return f.run(cmd, a)
 		},
 	}
+
 	f.db.Register(cmd)
 	f.form = command.AddFormat(cmd)
 	command.AddExitCode(cmd, &f.exitCode)
@@ -77,23 +79,28 @@ func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
 	color := cli.IsTerminal(cmd.OutOrStdout()) && colored(a)
 	progress := command.StartProgress(cmd, "reading the status")
 	defer progress.Stop()
+
 	names, err := f.db.Several(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
+
 	problems := 0
 	read := func(db command.DatabaseFlags) (*status.Status, error) {
 		one := *f
 		one.db = db
+
 		look, err := one.look(cmd.Context(), a)
 		if err != nil {
 			return nil, err
 		}
 		defer look.close(cmd.Context())
+
 		s, err := look.read(cmd.Context())
 		problems += len(s.Attention)
 		return &s, err
 	}
+
 	show := func(db command.DatabaseFlags) error {
 		s, err := read(db)
 		if err != nil {
@@ -101,6 +108,7 @@ func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
 		}
 		return printStatus(cmd.OutOrStdout(), f.form.Value, color, s)
 	}
+
 	switch {
 	case names == nil:
 		err = show(f.db)
@@ -109,6 +117,7 @@ func (f *statusFlags) run(cmd *cobra.Command, a *command.App) error {
 	default:
 		err = command.Sections(cmd.OutOrStdout(), names, func(name string) error { return show(f.db.Of(name)) })
 	}
+
 	if err == nil && f.exitCode && problems > 0 {
 		err = errors.New(cli.Count(problems, "problem") + ": " + status.ActionRequired)
 	}
@@ -144,34 +153,51 @@ func (f *statusFlags) look(ctx context.Context, a *command.App) (*looker, error)
 	if err := f.db.Resolve(ctx, a); err != nil {
 		return nil, err
 	}
+
 	cfg, err := f.db.Parse()
 	if err != nil {
 		return nil, err
 	}
-	a.Role, a.Schema = cfg.User, f.db.Schema
-	l := &looker{connect: f.db.Connector(cfg, "status"), options: status.Options{Schema: f.db.Schema, All: f.full || f.form.Value == "json"}}
+
+	a.Role = cfg.User
+	a.Schema = f.db.Schema
+	l := &looker{
+		connect: f.db.Connector(cfg, "status"),
+		options: status.Options{Schema: f.db.Schema, All: f.full || f.form.Value == "json"},
+	}
+
 	c, path, err := f.db.Optional(ctx, a, config.LoadRoutes)
 	if err != nil {
 		return nil, err
 	}
 	if c != nil {
-		l.options.Route, l.options.Destinations = c.RouteOf, command.NamesOf(c)
-		l.options.DeadLettersTo, l.options.Types = make(map[string]string), make(map[string]string)
-		for _, d := range c.Destinations {
-			l.options.Types[d.Name] = d.Type
-			if d.OnDead.To != "" {
-				l.options.DeadLettersTo[d.Name] = d.OnDead.To
-			}
-		}
-		l.options.Admin, l.options.Outbox = daemon.AdminAccess(c, path), f.db.Outbox
+		l.configure(c)
+		l.options.Admin = daemon.AdminAccess(c, path)
+		l.options.Outbox = f.db.Outbox
 	}
 	return l, nil
+}
+
+// configure takes the routes and the destinations of a configuration.
+func (l *looker) configure(c *config.Config) {
+	l.options.Route = c.RouteOf
+	l.options.Destinations = command.NamesOf(c)
+	l.options.DeadLettersTo = make(map[string]string)
+	l.options.Types = make(map[string]string)
+
+	for _, d := range c.Destinations {
+		l.options.Types[d.Name] = d.Type
+		if d.OnDead.To != "" {
+			l.options.DeadLettersTo[d.Name] = d.OnDead.To
+		}
+	}
 }
 
 // read reads the status once.
 func (l *looker) read(ctx context.Context) (status.Status, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statusTimeout, fmt.Errorf("the database did not answer within %v", statusTimeout))
 	defer cancel()
+
 	if l.conn == nil || l.conn.IsClosed() {
 		conn, err := l.connect(ctx)
 		if err != nil {
@@ -179,6 +205,7 @@ func (l *looker) read(ctx context.Context) (status.Status, error) {
 		}
 		l.conn = conn
 	}
+
 	s, err := status.Read(ctx, l.conn, l.options)
 	if err != nil {
 		l.close(ctx)
@@ -187,6 +214,7 @@ func (l *looker) read(ctx context.Context) (status.Status, error) {
 		}
 		return s, err
 	}
+
 	if l.last != nil {
 		s.Rates(l.last)
 	}
@@ -199,6 +227,7 @@ func (l *looker) read(ctx context.Context) (status.Status, error) {
 func (l *looker) askRelay(ctx context.Context, err error) error {
 	ctx = context.WithoutCancel(ctx) // the relay may answer where the database took all the time
 	relay := status.Scrape(ctx, l.options.Admin, l.options.Outbox)
+
 	switch {
 	case relay == nil:
 		return err

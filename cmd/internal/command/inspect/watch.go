@@ -39,11 +39,13 @@ const (
 func watchStatus(ctx context.Context, a *command.App, w io.Writer, look *looker, form string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+
 	if form == "table" && cli.IsTerminal(w) {
 		if tty, err := openTerminal(w); err == nil {
 			return watchScreen(ctx, look, tty, colored(a))
 		}
 	}
+
 	return everySecond(ctx, func() error {
 		s, err := look.read(ctx)
 		if ctx.Err() != nil {
@@ -53,9 +55,11 @@ func watchStatus(ctx context.Context, a *command.App, w io.Writer, look *looker,
 			_, err = io.WriteString(w, command.Printable(err.Error())+"\n\n")
 			return err
 		}
+
 		if err := printStatus(w, form, cli.IsTerminal(w) && colored(a), &s); err != nil {
 			return err
 		}
+
 		if form == "table" {
 			_, err = io.WriteString(w, "\n")
 		}
@@ -67,10 +71,12 @@ func watchStatus(ctx context.Context, a *command.App, w io.Writer, look *looker,
 func everySecond(ctx context.Context, f func() error) error {
 	tick := time.NewTicker(statusRefresh)
 	defer tick.Stop()
+
 	for {
 		if err := f(); err != nil {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -93,16 +99,18 @@ func openTerminal(w io.Writer) (*terminal, error) {
 	if !ok {
 		return nil, errors.New("not a terminal")
 	}
+
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	t := &terminal{tty: tty, out: out}
+
 	// Not tty.Fd(), which would make reading from it block for good.
-	if t.before, err = term.MakeRaw(int(out.Fd())); err != nil {
+	before, err := term.MakeRaw(int(out.Fd()))
+	if err != nil {
 		return nil, errors.Join(err, tty.Close())
 	}
-	return t, nil
+	return &terminal{tty: tty, out: out, before: before}, nil
 }
 
 // close leaves the terminal as it was.
@@ -131,6 +139,7 @@ func (t *terminal) keys(quit func()) {
 func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (err error) {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
+
 	var keys sync.WaitGroup
 	keys.Go(func() { t.keys(quit) })
 	defer func() {
@@ -138,19 +147,25 @@ func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (
 		keys.Wait()
 		err = errors.Join(err, t.close())
 	}()
+
 	if _, err := t.out.WriteString(ScreenEnter); err != nil {
 		return err
 	}
+
 	return everySecond(ctx, func() error {
 		s, err := look.read(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the user has ended it
 		}
+
 		width, height, sizeErr := term.GetSize(int(t.out.Fd()))
 		if sizeErr != nil || width <= 0 || height <= 0 {
-			width, height = defaultWidth, defaultHeight
+			width = defaultWidth
+			height = defaultHeight
 		}
-		_, err = t.out.WriteString(picture(&s, err, status.View{Width: width, Color: colored, Clean: command.Printable}, height))
+
+		view := status.View{Width: width, Color: colored, Clean: command.Printable}
+		_, err = t.out.WriteString(picture(&s, err, view, height))
 		return err
 	})
 }

@@ -54,6 +54,7 @@ func (r *PauseResult) text() string {
 	if r.State == statePaused {
 		cure = "; notifyd resume " + r.Destination + " ends that"
 	}
+
 	switch {
 	case r.State == stateNotPaused:
 		return r.Destination + " was not paused"
@@ -90,11 +91,13 @@ and exits with 1; the pause stays, and that relay honours it when it looks again
 			if err := f.unknownDestination(cmd.Context(), a, names); err != nil {
 				return err
 			}
+
 			return f.each(cmd, a, names, func(ctx context.Context, client *ops.Client, name string) (string, error) {
 				return statePaused, client.Pause(ctx, name, f.action)
 			})
 		},
 	}
+
 	f.register(cmd)
 	return cmd
 }
@@ -119,6 +122,7 @@ each live relay has confirmed that, --timeout at most.`,
 			})
 		},
 	}
+
 	f.register(cmd)
 	return cmd
 }
@@ -153,6 +157,7 @@ func (f *pauseFlags) each(cmd *cobra.Command, a *command.App, names []string, do
 
 		r := &PauseResult{Destination: name, State: state, Unconfirmed: []string{}}
 		all = append(all, r)
+
 		if state != stateNotPaused {
 			if err := f.await(ctx, conn, r); err != nil {
 				if !errors.Is(err, errUnconfirmed) {
@@ -189,26 +194,39 @@ func (f *pauseFlags) await(ctx context.Context, conn *pgx.Conn, r *PauseResult) 
 	if err != nil {
 		return err
 	}
-	request := store.PauseRequest{Schema: f.db.Schema, Mode: table.Mode, Destination: r.Destination, Paused: r.State == statePaused}
+
+	request := store.PauseRequest{
+		Schema:      f.db.Schema,
+		Mode:        table.Mode,
+		Destination: r.Destination,
+		Paused:      r.State == statePaused,
+	}
+
 	tick := time.NewTicker(confirmPoll)
 	defer tick.Stop()
+
 	for deadline := time.After(time.Duration(f.timeout)); ; {
 		late, confirmed, err := request.Unconfirmed(ctx, conn)
 		if err != nil {
 			return err
 		}
+
 		r.Confirmed = confirmed
 		if len(late) == 0 {
 			return nil
 		}
+
 		names := whoIs(late)
 		f.progress.Say("%s is stored as %s: waiting for %s", r.Destination, r.State, strings.Join(names, "; "))
+
 		select {
 		case <-tick.C:
 		case <-deadline:
 			r.Unconfirmed = names
-			return fmt.Errorf("%s is stored as %s, but %s of %d %w that after %v: %s: it honours it when it looks again; if it hangs, restart it",
-				r.Destination, r.State, cli.Count(len(late), "relay"), len(late)+confirmed, errUnconfirmed, time.Duration(f.timeout), strings.Join(names, "; "))
+			return fmt.Errorf("%s is stored as %s, but %s of %d %w that after %v: %s: "+
+				"it honours it when it looks again; if it hangs, restart it",
+				r.Destination, r.State, cli.Count(len(late), "relay"), len(late)+confirmed,
+				errUnconfirmed, time.Duration(f.timeout), strings.Join(names, "; "))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -235,6 +253,7 @@ func (f *pauseFlags) unknownDestination(ctx context.Context, a *command.App, nam
 	if err != nil || c == nil {
 		return err
 	}
+
 	for _, name := range names {
 		if all := command.NamesOf(c); !slices.Contains(all, name) {
 			return command.UsageErrorf("%s has no destination %q: it has %s", path, name, strings.Join(all, ", "))

@@ -63,6 +63,7 @@ above it is deleted before it moves. A replay that is lower stands there instead
 			})
 		},
 	}
+
 	f.Register(cmd)
 	return cmd
 }
@@ -81,6 +82,7 @@ func newPositionsShowCmd(a *command.App) *cobra.Command {
 				if err != nil {
 					return err
 				}
+
 				if f.JSON() {
 					return command.WriteJSON(cmd.OutOrStdout(), d)
 				}
@@ -88,6 +90,7 @@ func newPositionsShowCmd(a *command.App) *cobra.Command {
 			})
 		},
 	}
+
 	f.Register(cmd)
 	return cmd
 }
@@ -103,12 +106,15 @@ time or later: 2026-11-01T00:00:00Z, or an age such as 90m, 12h or 7d. Backwards
 under the same ids for those who drop duplicates. Forwards, what is skipped is not
 delivered to it. Retries and dead letters that are stored stay as they are. The
 relay that delivers goes on from there within about a second; stop nothing.`,
-		Example: "  notifyd positions seek warehouse beginning\n  notifyd positions seek warehouse 2026-11-01T00:00:00Z --reason \"rebuild of the stock\" --yes\n  notifyd positions seek warehouse now --dry-run",
-		Args:    cobra.ExactArgs(2),
+		Example: `  notifyd positions seek warehouse beginning
+  notifyd positions seek warehouse 2026-11-01T00:00:00Z --reason "rebuild of the stock" --yes
+  notifyd positions seek warehouse now --dry-run`,
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return f.seek(cmd, s, args[0], args[1]) })
 		},
 	}
+
 	f.registerAction(cmd)
 	command.AddYes(cmd, &f.yes)
 	return cmd
@@ -116,26 +122,34 @@ relay that delivers goes on from there within about a second; stop nothing.`,
 
 // seek says what will be done, asks, and does it.
 func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string) error {
-	ctx, action, to := cmd.Context(), f.action, command.Place(to, time.Now())
+	ctx := cmd.Context()
+	to = command.Place(to, time.Now())
+
+	action := f.action
 	action.Actor = command.First(action.Actor, command.CurrentActor())
 	action.DryRun = true
 	m, err := s.Seek(ctx, name, to, action)
 	if err != nil {
 		return err
 	}
+
 	if !f.action.DryRun {
 		if err := f.Agree(cmd, f.yes, moved(name, &m, "will continue")); err != nil {
 			return err
 		}
+
 		action.DryRun = false
 		f.Progress.Say("moving the position of %s", name)
-		if m, err = s.Seek(ctx, name, to, action); err != nil {
+		m, err = s.Seek(ctx, name, to, action)
+		if err != nil {
 			return err
 		}
 	}
+
 	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), m)
 	}
+
 	verb := "continues"
 	if f.action.DryRun {
 		verb = "would continue"
@@ -143,6 +157,7 @@ func (f *positionsFlags) seek(cmd *cobra.Command, s *ops.Client, name, to string
 	if _, err := fmt.Fprintln(cmd.OutOrStdout(), moved(name, &m, verb)); err != nil || f.action.DryRun {
 		return err
 	}
+
 	cmd.PrintErrln("the relay that has the destination goes on from there within about a second; deliveries that it has begun end as usual")
 	return nil
 }
@@ -156,41 +171,50 @@ func newPositionsForgetCmd(a *command.App) *cobra.Command {
 stored deliveries, dead letters among them. Its position no longer keeps events from
 being purged. While a relay delivers to it, forget refuses. A destination of that
 name that comes back is a new one.`,
-		Example: "  notifyd positions forget crm --dry-run\n  notifyd positions forget crm --reason \"replaced by the warehouse\"",
-		Args:    cobra.ExactArgs(1),
+		Example: `  notifyd positions forget crm --dry-run
+  notifyd positions forget crm --reason "replaced by the warehouse"`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return f.forget(cmd, s, args[0]) })
 		},
 	}
+
 	f.registerAction(cmd)
 	command.AddYes(cmd, &f.yes)
 	return cmd
 }
 
 func (f *positionsFlags) forget(cmd *cobra.Command, s *ops.Client, name string) error {
-	ctx, action := cmd.Context(), f.action
+	ctx := cmd.Context()
+	action := f.action
 	action.Actor = command.First(action.Actor, command.CurrentActor())
 	action.DryRun = true
 	done, err := s.Forget(ctx, name, action)
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("the position of %s (head %d) and its %d stored deliveries", command.Printable(name), done.Head, done.Deliveries)
+	what := fmt.Sprintf("the position of %s (head %d) and its %d stored deliveries",
+		command.Printable(name), done.Head, done.Deliveries)
+
 	verb := "would remove "
 	if !f.action.DryRun {
 		if err := f.Agree(cmd, f.yes, "remove "+what); err != nil {
 			return err
 		}
+
 		action.DryRun = false
 		f.Progress.Say("removing what is stored about %s", name)
-		if done, err = s.Forget(ctx, name, action); err != nil {
+		done, err = s.Forget(ctx, name, action)
+		if err != nil {
 			return err
 		}
 		verb = "removed "
 	}
+
 	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), done)
 	}
+
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), verb+what)
 	return err
 }

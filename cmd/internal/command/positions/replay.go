@@ -31,6 +31,7 @@ type replayCmd struct {
 // NewReplay returns the command replay.
 func NewReplay(a *command.App) *cobra.Command {
 	f := &replayCmd{}
+
 	cmd := &cobra.Command{
 		Use:   "replay",
 		Short: "Send what a destination of a stream has received again, on the side",
@@ -55,11 +56,13 @@ With --wait it reports the outcome: it waits until each event is delivered or de
 			if f.what.Destination == "" {
 				return command.UsageErrorf("which destination? Say --destination; notifyd positions list has their names")
 			}
+
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			return f.With(ctx, a, false, func(s *ops.Client) error { return f.run(ctx, cmd, s) })
 		},
 	}
+
 	f.registerAction(cmd)
 	command.AddYes(cmd, &f.yes)
 	command.AddDestination(cmd, &f.what.Destination)
@@ -67,10 +70,13 @@ With --wait it reports the outcome: it waits until each event is delivered or de
 	command.AddRate(cmd, &f.what.Rate)
 	command.AddWait(cmd, &f.wait)
 	command.AddTimeout(cmd, &f.timeout, 24*time.Hour)
+
 	flags := cmd.Flags()
 	flags.StringVar(&f.what.From, "from", "beginning", "`place` of the first event: beginning, an id, a time, or an age such as 12h")
-	flags.StringVar(&f.what.To, "to", "now", "`place` of the last event: now, an id, or a time or age, which is the last one written before it")
+	flags.StringVar(&f.what.To, "to", "now",
+		"`place` of the last event: now, an id, or a time or age, which is the last one written before it")
 	flags.BoolVar(&f.what.KeepIDs, "keep-ids", false, "the ids that the events had: whoever drops duplicates drops them")
+
 	cmd.AddCommand(newReplayListCmd(a), newReplayShowCmd(a), newReplayStopCmd(a))
 	return cmd
 }
@@ -87,34 +93,33 @@ type plannedReplay struct {
 
 // run says what will be sent, asks, and requests it.
 func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) error {
-	action, limit, now := f.action, int64(countLimit), time.Now()
-	f.what.From, f.what.To = command.Place(f.what.From, now), command.Place(f.what.To, now)
+	now := time.Now()
+	f.what.From = command.Place(f.what.From, now)
+	f.what.To = command.Place(f.what.To, now)
+
+	action := f.action
 	action.Actor = command.First(action.Actor, command.CurrentActor())
 	action.DryRun = true
 	r, err := s.StartReplay(ctx, f.what, action)
 	if err != nil {
 		return err
 	}
+
 	if f.action.DryRun {
-		limit = 0
+		return f.preview(ctx, cmd, s, r)
 	}
-	if !f.yes || f.action.DryRun {
-		f.Progress.Say("counting events")
-		counts, more, err := s.CountReplay(ctx, r, limit)
-		if err != nil {
-			return err
-		}
-		if f.action.DryRun {
-			return f.planned(cmd, r, counts)
-		}
-		if err := f.Agree(cmd, f.yes, willReplay(&r, counts, more)); err != nil {
+	if !f.yes {
+		if err := f.ask(ctx, cmd, s, r); err != nil {
 			return err
 		}
 	}
+
 	action.DryRun = false
-	if r, err = s.StartReplay(ctx, f.what, action); err != nil {
+	r, err = s.StartReplay(ctx, f.what, action)
+	if err != nil {
 		return err
 	}
+
 	if f.wait {
 		return f.await(ctx, cmd, s, r.ID)
 	}
@@ -126,12 +131,29 @@ func (f *replayCmd) run(ctx context.Context, cmd *cobra.Command, s *ops.Client) 
 	return err
 }
 
-func (f *replayCmd) planned(cmd *cobra.Command, r observe.Replay, counts []ops.TypeCount) error {
+// preview prints the number of events that the replay would send, by type.
+func (f *replayCmd) preview(ctx context.Context, cmd *cobra.Command, s *ops.Client, r observe.Replay) error {
+	f.Progress.Say("counting events")
+	counts, _, err := s.CountReplay(ctx, r, 0)
+	if err != nil {
+		return err
+	}
+
 	all := plannedReplay{Replay: r, Events: append([]ops.TypeCount{}, counts...), Total: total(counts)}
 	if f.JSON() {
 		return command.WriteJSON(cmd.OutOrStdout(), all)
 	}
 	return printPlanned(cmd.OutOrStdout(), &all)
+}
+
+// ask prints how many events the replay will send, and waits for consent.
+func (f *replayCmd) ask(ctx context.Context, cmd *cobra.Command, s *ops.Client, r observe.Replay) error {
+	f.Progress.Say("counting events")
+	counts, more, err := s.CountReplay(ctx, r, countLimit)
+	if err != nil {
+		return err
+	}
+	return f.Agree(cmd, f.yes, willReplay(&r, counts, more))
 }
 
 func total(counts []ops.TypeCount) (n int64) {
@@ -145,18 +167,22 @@ func total(counts []ops.TypeCount) (n int64) {
 func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *ops.Client, id int64) error {
 	errLate := f.timeout.LateError()
 	f.Progress.Say("replay %d: waiting for a relay", id)
+
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(f.timeout), errLate)
 	defer cancel()
+
 	var at ReplayAt
 	_, _, err := s.AwaitReplay(limited, id, func(r observe.Replay, o ops.ReplayOutcome) {
 		at = ReplayAt{r, o}
 		f.Progress.Say("replay %d: delivered %d, %d ids left", id, o.Delivered, r.Remaining)
 	})
+
 	if at.ID != 0 {
 		if err := f.outcome(cmd, &at); err != nil {
 			return err
 		}
 	}
+
 	switch {
 	case errors.Is(err, errLate):
 		return fmt.Errorf("replay %d is still under way %w: see `notifyd replay show %[1]d`", id, errLate)
@@ -169,7 +195,8 @@ func (f *replayCmd) await(ctx context.Context, cmd *cobra.Command, s *ops.Client
 	case at.Outcome.Dead > 0:
 		return fmt.Errorf("%s died", command.LetterCount(at.Outcome.Dead))
 	case at.Outcome.Gone > 0:
-		return fmt.Errorf("%s of replay %d not delivered: discarded, or removed without an acknowledgement", cli.Count(int(at.Outcome.Gone), "event"), id)
+		return fmt.Errorf("%s of replay %d not delivered: discarded, or removed without an acknowledgement",
+			cli.Count(int(at.Outcome.Gone), "event"), id)
 	}
 	return nil
 }
@@ -188,6 +215,7 @@ func newReplayListCmd(a *command.App) *cobra.Command {
 				if err != nil {
 					return err
 				}
+
 				if f.JSON() {
 					return command.WriteJSON(cmd.OutOrStdout(), append([]observe.Replay{}, all...))
 				}
@@ -195,6 +223,7 @@ func newReplayListCmd(a *command.App) *cobra.Command {
 			})
 		},
 	}
+
 	f.Register(cmd)
 	return cmd
 }
@@ -202,9 +231,10 @@ func newReplayListCmd(a *command.App) *cobra.Command {
 func newReplayShowCmd(a *command.App) *cobra.Command {
 	var f positionsFlags
 	cmd := &cobra.Command{
-		Use:     "show ID",
-		Short:   "Show how far a replay has come, and what became of its events",
-		Long:    "show says what a replay sends, how far it has come, and how many of its events were delivered, wait for another attempt, or are dead letters.",
+		Use:   "show ID",
+		Short: "Show how far a replay has come, and what became of its events",
+		Long: "show says what a replay sends, how far it has come, and how many of its events were delivered, " +
+			"wait for another attempt, or are dead letters.",
 		Example: "  notifyd replay show 3",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -212,6 +242,7 @@ func newReplayShowCmd(a *command.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
 				r, o, err := s.Replay(cmd.Context(), id)
 				if err != nil {
@@ -221,6 +252,7 @@ func newReplayShowCmd(a *command.App) *cobra.Command {
 			})
 		},
 	}
+
 	f.Register(cmd)
 	return cmd
 }
@@ -239,30 +271,38 @@ dead letter does.`,
 			if err != nil {
 				return err
 			}
+
 			action := f.action
 			action.Actor = command.First(action.Actor, command.CurrentActor())
-			return f.With(cmd.Context(), a, false, func(s *ops.Client) error {
-				r, err := s.StopReplay(cmd.Context(), id, action)
-				switch {
-				case err != nil:
-					return err
-				case f.JSON():
-					return command.WriteJSON(cmd.OutOrStdout(), r)
-				}
-				verb := "is stopped"
-				if action.DryRun {
-					verb = "would be stopped"
-				}
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "replay %d of %s %s at event %d of %d to %d\n", r.ID, command.Printable(r.Destination), verb, r.Head, r.From, r.To); err != nil || action.DryRun {
-					return err
-				}
-				cmd.PrintErrln("deliveries that the relay has begun end as usual; it begins no more of it within about a second")
-				return nil
-			})
+			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return stopReplay(cmd, s, id, action, f.JSON()) })
 		},
 	}
 	f.registerAction(cmd)
 	return cmd
+}
+
+// stopReplay ends a replay, and prints how far it has come.
+func stopReplay(cmd *cobra.Command, s *ops.Client, id int64, action ops.Action, asJSON bool) error {
+	r, err := s.StopReplay(cmd.Context(), id, action)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return command.WriteJSON(cmd.OutOrStdout(), r)
+	}
+
+	verb := "is stopped"
+	if action.DryRun {
+		verb = "would be stopped"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "replay %d of %s %s at event %d of %d to %d\n",
+		r.ID, command.Printable(r.Destination), verb, r.Head, r.From, r.To)
+	if err != nil || action.DryRun {
+		return err
+	}
+
+	cmd.PrintErrln("deliveries that the relay has begun end as usual; it begins no more of it within about a second")
+	return nil
 }
 
 func replayID(arg string) (int64, error) {

@@ -36,29 +36,35 @@ customers only the events that are written in it. Dead letters stay.
 
 It needs the role that owns the tables. Start relays again that the copy has refused, as
 service managers do; a daemon with many outboxes tries again by itself.`,
-		Example: "  notifyd adopt --dry-run\n  notifyd adopt --reason \"upgrade to PostgreSQL 18\"\n  notifyd adopt --discard-waiting --yes",
-		Args:    cobra.NoArgs,
+		Example: `  notifyd adopt --dry-run
+  notifyd adopt --reason "upgrade to PostgreSQL 18"
+  notifyd adopt --discard-waiting --yes`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.With(cmd.Context(), a, false, func(s *ops.Client) error { return f.adopt(cmd, s) })
 		},
 	}
+
 	f.Register(cmd)
 	cmd.Flags().BoolVar(&f.discard, "discard-waiting", false, "discard the events and retries that wait, so that no destination gets them")
 	command.AddActor(cmd, &f.action.Actor, &f.action.Reason)
 	command.AddDryRun(cmd, &f.action.DryRun)
 	command.AddYes(cmd, &f.yes)
+
 	return cmd
 }
 
 // adopt shows what will be done, asks, and does it.
 func (f *adoptFlags) adopt(cmd *cobra.Command, s *ops.Client) error {
-	ctx, action := cmd.Context(), f.action
+	ctx := cmd.Context()
+	action := f.action
 	action.Actor = command.First(action.Actor, command.CurrentActor())
 	action.DryRun = true
 	done, err := s.Adopt(ctx, f.discard, action)
 	if err != nil {
 		return err
 	}
+
 	if !f.action.DryRun && done.Copy() {
 		if !f.yes {
 			cmd.PrintErrln(described(&done))
@@ -66,12 +72,15 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, s *ops.Client) error {
 		if err := f.Agree(cmd, f.yes, f.deed()); err != nil {
 			return err
 		}
+
 		action.DryRun = false
 		f.Progress.Say("adopting the outbox")
-		if done, err = s.Adopt(ctx, f.discard, action); err != nil {
+		done, err = s.Adopt(ctx, f.discard, action)
+		if err != nil {
 			return err
 		}
 	}
+
 	switch {
 	case f.JSON():
 		return command.WriteJSON(cmd.OutOrStdout(), done)

@@ -22,8 +22,11 @@ func registerGrants(a *command.App, cmd *cobra.Command, otherwise func(*cobra.Co
 	var roles outboxsql.Roles
 	flags := cmd.Flags()
 	flags.BoolVar(&printing, "print-grants", false, "print the SQL that gives the roles their privileges, and change nothing")
-	flags.StringVar(&roles.Writer, "writer", "", "with --print-grants: the `role` that inserts events (default "+defaultWriter+", or none if --relay is given)")
-	flags.StringVar(&roles.Relay, "relay", "", "with --print-grants: the `role` that the relay connects as (default "+defaultRelay+", or none if --writer is given)")
+	flags.StringVar(&roles.Writer, "writer", "",
+		"with --print-grants: the `role` that inserts events (default "+defaultWriter+", or none if --relay is given)")
+	flags.StringVar(&roles.Relay, "relay", "",
+		"with --print-grants: the `role` that the relay connects as (default "+defaultRelay+", or none if --writer is given)")
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if printing {
 			return printGrants(a, cmd, roles)
@@ -49,18 +52,22 @@ func printGrants(a *command.App, cmd *cobra.Command, roles outboxsql.Roles) erro
 			return command.UsageErrorf("--%s: the name of a role is missing", name)
 		}
 	}
+
 	if roles == (outboxsql.Roles{}) {
 		roles = outboxsql.Roles{Writer: defaultWriter, Relay: defaultRelay}
 	}
+
 	schema, _ := flags.GetString("schema")                     // cannot fail: "migrate" has the flag
 	db := command.DatabaseFlags{Schema: schema, URL: "unused"} // printing connects to nothing
 	if err := db.Resolve(cmd.Context(), a); err != nil {
 		return err
 	}
+
 	script, err := outboxsql.Grants(db.Schema, roles)
 	if err != nil {
 		return command.UsageErrorf("--%w", err) // it begins with writer or relay
 	}
+
 	_, err = fmt.Fprint(cmd.OutOrStdout(), script)
 	return err
 }

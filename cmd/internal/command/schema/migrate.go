@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,12 +54,22 @@ owner of the tables runs after each migration.
 
 With --dry-run it changes nothing. It shows the steps, the locks that they take, the
 events that wait, and the sessions in the way.`,
-		Example: "  notifyd migrate\n  notifyd migrate --notify always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate --mode stream --dry-run\n  notifyd migrate --grant-writer app --grant-relay relay\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+		Example: `  notifyd migrate
+  notifyd migrate --notify always
+  notifyd migrate --partitions daily
+  notifyd migrate --mode stream
+  notifyd migrate --serialize-writers on
+  notifyd migrate --mode stream --dry-run
+  notifyd migrate --grant-writer app --grant-relay relay
+  notifyd migrate status
+  notifyd migrate --print-grants --writer app --relay notifyd | psql app`,
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
+
 	up := newMigrateUpCmd(a)
 	cmd.Flags().AddFlagSet(up.Flags())
 	registerGrants(a, cmd, up.RunE)
+
 	return cmd
 }
 
@@ -84,19 +95,8 @@ func newMigrateUpCmd(a *command.App) *cobra.Command {
 		Short:   "Apply the missing versions",
 		Example: "  notifyd migrate up\n  notifyd migrate up --notify always --database-url postgres://owner@localhost/app",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := outboxsql.NotifyMode(f.notify).Validate(); err != nil {
-				return command.UsageErrorf("--notify: %w", err)
-			}
-			if cmd.Flags().Changed("partitions") && f.partitions != "daily" {
-				return command.UsageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", f.partitions)
-			}
-			if cmd.Flags().Changed("mode") {
-				if err := outboxsql.Mode(f.mode).Validate(); err != nil {
-					return command.UsageErrorf("--mode: %w", err)
-				}
-			}
-			if _, err := outboxsql.Grants(outboxsql.DefaultSchema, f.grants); err != nil {
-				return command.UsageErrorf("--grant-%w", err) // it begins with writer or relay
+			if err := f.validate(cmd); err != nil {
+				return err
 			}
 
 			progress := command.StartProgress(cmd, command.Connecting)
@@ -111,28 +111,54 @@ func newMigrateUpCmd(a *command.App) *cobra.Command {
 			}, printMigrated)
 		},
 	}
+
 	f.Register(cmd)
 	registerNotify(cmd, &f.notify)
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	command.AddMode(cmd, &f.mode, "")
-	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers are serialized, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
+	cmd.Flags().Var(&f.serialize, "serialize-writers",
+		"whether writers are serialized, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
 	cmd.Flags().StringVar(&f.grants.Writer, "grant-writer", "", "`role` that gets the privileges to insert events")
 	cmd.Flags().StringVar(&f.grants.Relay, "grant-relay", "", "`role` that gets the privileges of a relay")
 	command.AddTimeout(cmd, &f.timeout, outboxsql.DefaultLockPatience)
 	command.AddDryRun(cmd, &f.dryRun)
 	command.AddYes(cmd, &f.yes)
 	f.form = command.AddFormat(cmd)
+
 	return cmd
 }
 
 func registerNotify(cmd *cobra.Command, notify *string) {
-	cmd.Flags().StringVar(notify, "notify", "", "when the trigger notifies: `mode` auto (if a relay listens and none polls), always or off (relays poll); default: as it is, auto for new tables")
+	cmd.Flags().StringVar(notify, "notify", "",
+		"when the trigger notifies: `mode` auto (if a relay listens and none polls), always or off (relays poll); "+
+			"default: as it is, auto for new tables")
+}
+
+// validate refuses values that no table can have.
+func (f *upFlags) validate(cmd *cobra.Command) error {
+	if err := outboxsql.NotifyMode(f.notify).Validate(); err != nil {
+		return command.UsageErrorf("--notify: %w", err)
+	}
+	if cmd.Flags().Changed("partitions") && f.partitions != "daily" {
+		return command.UsageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", f.partitions)
+	}
+	if cmd.Flags().Changed("mode") {
+		if err := outboxsql.Mode(f.mode).Validate(); err != nil {
+			return command.UsageErrorf("--mode: %w", err)
+		}
+	}
+	if _, err := outboxsql.Grants(outboxsql.DefaultSchema, f.grants); err != nil {
+		return command.UsageErrorf("--grant-%w", err) // it begins with writer or relay
+	}
+	return nil
 }
 
 // migrate applies the flags, step by step, and returns the result. It prints the steps, unless the result is
 // JSON, and on standard error the sessions that it waits for.
 func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.Progress) (*State, error) {
-	ctx, out, errOut := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	ctx := cmd.Context()
+	out := cmd.OutOrStdout()
+	errOut := cmd.ErrOrStderr()
 	if f.form.Value == "json" {
 		out = errOut
 	}
@@ -158,7 +184,11 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 	}
 
 	applied, err := outboxsql.Migrate(ctx, conn, f.Schema, outboxsql.MigrateOptions{
-		Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting,
+		Notify:       outboxsql.NotifyMode(f.notify),
+		Mode:         outboxsql.Mode(f.mode),
+		LockPatience: time.Duration(f.timeout),
+		Progress:     say,
+		Waiting:      waiting,
 	})
 	if err != nil {
 		return nil, err
@@ -168,7 +198,8 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 	}
 
 	if f.partitions != "" {
-		if err := outboxsql.Partition(ctx, conn, f.Schema, outboxsql.PartitionOptions{LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting}); err != nil {
+		o := outboxsql.PartitionOptions{LockPatience: time.Duration(f.timeout), Progress: say, Waiting: waiting}
+		if err := outboxsql.Partition(ctx, conn, f.Schema, o); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +209,9 @@ func (f *upFlags) migrate(cmd *cobra.Command, a *command.App, progress *command.
 		if err != nil {
 			return nil, err
 		}
-		o.LockPatience, o.Progress, o.Waiting = time.Duration(f.timeout), say, waiting
+		o.LockPatience = time.Duration(f.timeout)
+		o.Progress = say
+		o.Waiting = waiting
 		if err := f.setMode(cmd, conn, o, progress); err != nil {
 			return nil, err
 		}
@@ -202,24 +235,32 @@ func (f *upFlags) agree(cmd *cobra.Command, conn *pgx.Conn, progress *command.Pr
 	if f.partitions == "" || f.yes {
 		return nil
 	}
+
 	p, err := outboxsql.PreviewOf(cmd.Context(), conn, f.Schema, f.preview())
 	if err != nil {
 		return err
 	}
+
 	for _, step := range p.Steps {
 		if !step.Final {
 			continue
 		}
+
 		if err := command.Agree(cmd, progress, false, step.Does, "--yes says that this is to be done, --dry-run shows it"); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
 // preview returns the changes that the flags ask for.
 func (f *upFlags) preview() outboxsql.PreviewOptions {
-	o := outboxsql.PreviewOptions{Notify: outboxsql.NotifyMode(f.notify), Mode: outboxsql.Mode(f.mode), Partition: f.partitions != ""}
+	o := outboxsql.PreviewOptions{
+		Notify:    outboxsql.NotifyMode(f.notify),
+		Mode:      outboxsql.Mode(f.mode),
+		Partition: f.partitions != "",
+	}
 	if f.serialize.Value != "" {
 		on := f.serialize.Value == "on"
 		o.Serialize = &on
@@ -241,17 +282,11 @@ func (f *upFlags) showEach(cmd *cobra.Command, a *command.App, progress *command
 		if err != nil {
 			return preview{}, err
 		}
-		for _, role := range []struct{ name, may string }{{f.grants.Writer, "insert events"}, {f.grants.Relay, "deliver events"}} {
-			if role.name == "" {
-				continue
-			}
-			step := outboxsql.PreviewStep{Does: fmt.Sprintf("let role %s %s", pgx.Identifier{role.name}.Sanitize(), role.may), Locks: "nothing that is in use"}
-			var exists bool
-			if err := conn.QueryRow(cmd.Context(), `SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)`, role.name).Scan(&exists); err != nil {
-				return preview{}, fmt.Errorf("look for the role %q: %w", role.name, err)
-			}
-			if !exists {
-				step.Refused = "the role does not exist: create it first, with CREATE ROLE"
+
+		for _, role := range f.grantedRoles() {
+			step, err := previewGrant(cmd.Context(), conn, role)
+			if err != nil {
+				return preview{}, err
 			}
 			p.Steps = append(p.Steps, step)
 		}
@@ -259,15 +294,44 @@ func (f *upFlags) showEach(cmd *cobra.Command, a *command.App, progress *command
 	}, printPreview)
 }
 
+// grantedRole is a role that gets privileges, and the purpose of these.
+type grantedRole struct{ name, may string }
+
+// grantedRoles returns the roles of --grant-writer and --grant-relay.
+func (f *upFlags) grantedRoles() []grantedRole {
+	all := []grantedRole{{f.grants.Writer, "insert events"}, {f.grants.Relay, "deliver events"}}
+	return slices.DeleteFunc(all, func(role grantedRole) bool { return role.name == "" })
+}
+
+// previewGrant returns the step that gives a role its privileges.
+func previewGrant(ctx context.Context, conn *pgx.Conn, role grantedRole) (outboxsql.PreviewStep, error) {
+	step := outboxsql.PreviewStep{
+		Does:  fmt.Sprintf("let role %s %s", pgx.Identifier{role.name}.Sanitize(), role.may),
+		Locks: "nothing that is in use",
+	}
+
+	var exists bool
+	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)`, role.name).Scan(&exists)
+	if err != nil {
+		return step, fmt.Errorf("look for the role %q: %w", role.name, err)
+	}
+	if !exists {
+		step.Refused = "the role does not exist: create it first, with CREATE ROLE"
+	}
+	return step, nil
+}
+
 // grant gives the roles of the flags their privileges.
 func (f *upFlags) grant(ctx context.Context, conn *pgx.Conn, say func(string)) error {
 	if f.grants == (outboxsql.Roles{}) {
 		return nil
 	}
+
 	script, err := outboxsql.Grants(f.Schema, f.grants)
 	if err != nil {
 		return err
 	}
+
 	if _, err := conn.Exec(ctx, script, pgx.QueryExecModeSimpleProtocol); err != nil {
 		const undefinedObject = "42704"
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == undefinedObject {
@@ -275,10 +339,9 @@ func (f *upFlags) grant(ctx context.Context, conn *pgx.Conn, say func(string)) e
 		}
 		return fmt.Errorf("grant privileges: %w", err)
 	}
-	for _, role := range []struct{ name, may string }{{f.grants.Writer, "insert events"}, {f.grants.Relay, "deliver events"}} {
-		if role.name != "" {
-			say(fmt.Sprintf("role %s may %s", pgx.Identifier{role.name}.Sanitize(), role.may))
-		}
+
+	for _, role := range f.grantedRoles() {
+		say(fmt.Sprintf("role %s may %s", pgx.Identifier{role.name}.Sanitize(), role.may))
 	}
 	return nil
 }
@@ -290,14 +353,17 @@ func (f *upFlags) setMode(cmd *cobra.Command, conn *pgx.Conn, o outboxsql.ModeOp
 	if !errors.Is(err, outboxsql.ErrAbandoned) {
 		return err
 	}
+
 	if !cli.IsTerminal(cmd.InOrStdin()) {
 		return fmt.Errorf("%w with --yes", err)
 	}
+
 	progress.Say("")
-	fmt.Fprintf(cmd.ErrOrStderr(), "%v. Drop their positions, so that they never get these events? [y/N] ", err) //nolint:errcheck // the answer is what counts
+	fmt.Fprintf(cmd.ErrOrStderr(), "%v. Drop their positions, so that they never get these events? [y/N] ", err) //nolint:errcheck // the answer counts
 	if !command.Agreed(cmd.InOrStdin()) {
 		return command.ErrNotAgreed
 	}
+
 	o.Drop = true
 	progress.Say("changing the mode to %s", f.mode)
 	return outboxsql.SetMode(cmd.Context(), conn, f.Schema, outboxsql.Mode(f.mode), o)
@@ -308,11 +374,14 @@ func noteOthers(ctx context.Context, conn *pgx.Conn, schema string, applied []ou
 	if schema != outboxsql.DefaultSchema || len(applied) == 0 || applied[0].Number != 1 {
 		return nil
 	}
+
 	others, err := pgschema.Elsewhere(ctx, conn, schema)
 	if err == nil && len(others) > 0 {
-		_, err = fmt.Fprintf(errOut, "schema %s has a new outbox; the database has others in schema %s: if you meant one of these, set database.schema or --schema\n",
+		_, err = fmt.Fprintf(errOut, "schema %s has a new outbox; the database has others in schema %s: "+
+			"if you meant one of these, set database.schema or --schema\n",
 			pgx.Identifier{schema}.Sanitize(), strings.Join(others, ", "))
 	}
+
 	return err
 }
 
@@ -322,12 +391,18 @@ func (f *upFlags) modeOptions(ctx context.Context, a *command.App) (o outboxsql.
 	if err != nil || c == nil {
 		return o, err
 	}
+
 	unordered := make(map[string]bool, len(c.Destinations)) // has each of them
 	for _, d := range c.Destinations {
 		unordered[d.Name] = d.Order == delivery.OrderNone
 	}
-	o.Known = func(destination string) bool { _, ok := unordered[destination]; return ok }
-	o.Route, o.Unordered = c.RouteOf, func(destination string) bool { return unordered[destination] }
+
+	o.Route = c.RouteOf
+	o.Known = func(destination string) bool {
+		_, isKnown := unordered[destination]
+		return isKnown
+	}
+	o.Unordered = func(destination string) bool { return unordered[destination] }
 	return o, nil
 }
 
@@ -380,18 +455,30 @@ func readState(ctx context.Context, conn *pgx.Conn, schema string, applied []out
 	if err != nil {
 		return nil, err
 	}
+
 	partitioned, err := pgschema.Partitioned(ctx, conn, schema)
 	if err != nil {
 		return nil, err
 	}
+
 	s := &State{
-		Schema: schema, Version: state.Current, Latest: state.Latest, Notify: state.Notify, Mode: state.Mode, Becoming: state.Becoming, Serialized: state.Serialized,
-		Partitions: "none", Versions: versionsOf(state.Versions), Applied: versionsOf(applied), problem: outboxsql.Check(ctx, conn, schema),
+		Schema:     schema,
+		Version:    state.Current,
+		Latest:     state.Latest,
+		Notify:     state.Notify,
+		Mode:       state.Mode,
+		Becoming:   state.Becoming,
+		Serialized: state.Serialized,
+		Partitions: "none",
+		Versions:   versionsOf(state.Versions),
+		Applied:    versionsOf(applied),
+		problem:    outboxsql.Check(ctx, conn, schema),
 	}
 	if partitioned {
 		s.Partitions = "daily"
 	}
-	if s.Ready = s.problem == nil; !s.Ready {
+	s.Ready = s.problem == nil
+	if !s.Ready {
 		s.Problem = cli.OneLine(s.problem)
 	}
 	return s, nil
@@ -399,7 +486,10 @@ func readState(ctx context.Context, conn *pgx.Conn, schema string, applied []out
 
 // each runs a command for the outbox of the flags, or for each of many, and prints the results. With JSON it fails after a
 // result that has a problem.
-func each[T interface{ trouble() error }](cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *cli.OneOf, do func(command.DatabaseFlags) (T, error), text func(io.Writer, T) error) error {
+func each[T interface{ trouble() error }](
+	cmd *cobra.Command, a *command.App, db *command.DatabaseFlags, form *cli.OneOf,
+	do func(command.DatabaseFlags) (T, error), text func(io.Writer, T) error,
+) error {
 	out := cmd.OutOrStdout()
 	if form.Value != "json" {
 		return db.Each(cmd, a, func(one command.DatabaseFlags) error {
@@ -442,6 +532,7 @@ func printMigrated(out io.Writer, s *State) error {
 	for _, v := range s.Applied {
 		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
 	}
+
 	fmt.Fprintf(&text, "schema %s is at version %d, notify %s", s.Schema, s.Version, s.Notify)
 	if s.Mode != outboxsql.ModeQueue {
 		fmt.Fprintf(&text, ", mode %s", s.Mode)
@@ -453,6 +544,7 @@ func printMigrated(out io.Writer, s *State) error {
 		text.WriteString(", writers serialized")
 	}
 	text.WriteString("\n")
+
 	_, err := io.WriteString(out, text.String())
 	return err
 }
@@ -461,9 +553,10 @@ func newMigrateStatusCmd(a *command.App) *cobra.Command {
 	var db command.DatabaseFlags
 	var form *cli.OneOf
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Show the versions and the notify mode",
-		Long:    "status shows which versions are applied, when the trigger notifies, and whether the\ntable is a queue or a stream. It exits with 1 if this notifyd would not run with the schema as it is.",
+		Use:   "status",
+		Short: "Show the versions and the notify mode",
+		Long: `status shows which versions are applied, when the trigger notifies, and whether the
+table is a queue or a stream. It exits with 1 if this notifyd would not run with the schema as it is.`,
 		Example: "  notifyd migrate status\n  notifyd migrate status -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			progress := command.StartProgress(cmd, command.Connecting)
@@ -471,6 +564,7 @@ func newMigrateStatusCmd(a *command.App) *cobra.Command {
 			return each(cmd, a, &db, form, func(one command.DatabaseFlags) (*State, error) { return migrateStatus(cmd, a, one) }, printState)
 		},
 	}
+
 	db.Register(cmd)
 	form = command.AddFormat(cmd)
 	return cmd
@@ -495,19 +589,23 @@ func printState(out io.Writer, s *State) error {
 		}
 		rows = append(rows, []string{strconv.Itoa(v.Number), v.Name, at})
 	}
+
 	if err := (command.BasePrinter{Out: out}).Table(rows); err != nil {
 		return err
 	}
-	becoming, writers := "", ""
+
+	becoming := ""
 	if s.Becoming != "" {
 		becoming = fmt.Sprintf(", on its way to a %s: run notifyd migrate --mode %[1]s to its end", s.Becoming)
 	}
+	writers := ""
 	if s.Serialized {
 		writers = "writers: serialized\n"
 	}
 	if _, err := fmt.Fprintf(out, "notify: %s\nmode: %s%s\n%s", s.Notify, s.Mode, becoming, writers); err != nil {
 		return err
 	}
+
 	return s.problem
 }
 
@@ -523,18 +621,22 @@ func newMigratePrintCmd(a *command.App) *cobra.Command {
 			if err := mode.Validate(); err != nil {
 				return command.UsageErrorf("--notify: %w", err)
 			}
+
 			db.URL = command.First(db.URL, "unused") // printing connects to nothing
 			if err := db.Resolve(cmd.Context(), a); err != nil {
 				return err
 			}
+
 			script, err := outboxsql.Script(db.Schema, mode)
 			if err != nil {
 				return err
 			}
+
 			_, err = fmt.Fprint(cmd.OutOrStdout(), script)
 			return err
 		},
 	}
+
 	db.RegisterSchema(cmd)
 	registerNotify(cmd, &notify)
 	return cmd

@@ -34,11 +34,13 @@ func printPreview(out io.Writer, p preview) error {
 			fmt.Fprintf(&text, "  refused now: %s\n", step.Refused)
 		}
 	}
+
 	fmt.Fprintf(&text, "%v\n", p.Waiting)
 	if p.InUse != "" {
 		fmt.Fprintf(&text, "would wait for: %s\n", p.InUse)
 	}
 	text.WriteString("nothing was changed\n")
+
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return err
 	}

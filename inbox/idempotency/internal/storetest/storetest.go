@@ -71,7 +71,8 @@ func begin(t *testing.T, s idempotency.Store, c idempotency.Claim, lease time.Du
 	}
 
 	if want.State == idempotency.Taken {
-		got.Fingerprint, got.Answer = "", nil // not needed
+		got.Fingerprint = ""
+		got.Answer = nil // not needed
 	}
 
 	if got.State != want.State || got.Fingerprint != want.Fingerprint || !bytes.Equal(got.Answer, want.Answer) {
@@ -128,7 +129,8 @@ func takeOver(t *testing.T, s idempotency.Store, c idempotency.Claim) {
 
 func testStates(t *testing.T, s idempotency.Store) {
 	t.Helper()
-	c, other := claims(3), claims(1)[0]
+	c := claims(3)
+	other := claims(1)[0]
 	begin(t, s, c[0], long, taken)
 	begin(t, s, c[1], long, inProgress(c[0]))
 	begin(t, s, other, long, taken)

@@ -21,6 +21,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx)
+
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
@@ -34,9 +35,11 @@ func run(ctx context.Context) error {
 	dirty := flag.Bool("allow-dirty", false, "also build changes that are not committed")
 	check := flag.Bool("check-go", false, "only check that this Go is new enough for a release")
 	flag.Parse()
+
 	if *check {
 		return dist.CheckGo(runtime.Version())
 	}
+
 	wanted := dist.Platforms()
 	if *platforms != "" {
 		wanted = nil
@@ -48,12 +51,18 @@ func run(ctx context.Context) error {
 			wanted = append(wanted, dist.Platform{OS: system, Arch: arch})
 		}
 	}
+
 	paths, err := dist.Build(ctx, dist.Options{
-		Root: ".", Package: "./cmd/notifyd", Out: *out, Platforms: wanted, AllowDirty: *dirty,
-		Extra:    extra(),
-		Generate: generate,
-		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Root:       ".",
+		Package:    "./cmd/notifyd",
+		Out:        *out,
+		Platforms:  wanted,
+		AllowDirty: *dirty,
+		Extra:      extra(),
+		Generate:   generate,
+		Log:        slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
+
 	for _, p := range paths {
 		fmt.Println(p)
 	}
@@ -63,8 +72,13 @@ func run(ctx context.Context) error {
 // extra are the files that accompany the program, and their places in an archive.
 func extra() map[string]string {
 	return map[string]string{
-		"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "SECURITY.md": "SECURITY.md",
-		"docs": "docs", "deploy/systemd": "systemd", "deploy/examples": "examples",
+		"LICENSE":         "LICENSE",
+		"README.md":       "README.md",
+		"CHANGELOG.md":    "CHANGELOG.md",
+		"SECURITY.md":     "SECURITY.md",
+		"docs":            "docs",
+		"deploy/systemd":  "systemd",
+		"deploy/examples": "examples",
 	}
 }
 
@@ -75,11 +89,18 @@ func generate(ctx context.Context, program, dir string, epoch int64) error {
 	if out, err := man.CombinedOutput(); err != nil {
 		return fmt.Errorf("man pages: %w\n%s", err, out)
 	}
+
 	completions := filepath.Join(dir, "completions")
 	if err := os.Mkdir(completions, 0o700); err != nil {
 		return err
 	}
-	for shell, name := range map[string]string{"bash": "notifyd.bash", "zsh": "_notifyd", "fish": "notifyd.fish", "powershell": "notifyd.ps1"} {
+
+	for shell, name := range map[string]string{
+		"bash":       "notifyd.bash",
+		"zsh":        "_notifyd",
+		"fish":       "notifyd.fish",
+		"powershell": "notifyd.ps1",
+	} {
 		script, err := exec.CommandContext(ctx, program, "completion", shell).Output()
 		if err != nil {
 			return fmt.Errorf("completion for %s: %w", shell, err)

@@ -27,16 +27,21 @@ func Find() (Programs, error) {
 	if err != nil {
 		return Programs{}, err
 	}
+
 	lib := os.Getenv(EnvLib)
 	if lib == "" {
-		if lib, err = checkoutLib(); err != nil {
+		lib, err = checkoutLib()
+		if err != nil {
 			return Programs{}, err
 		}
 	}
+
 	jars, err := filepath.Glob(filepath.Join(lib, "kafka_*.jar"))
 	if err != nil || len(jars) == 0 {
-		return Programs{}, fmt.Errorf("%s has no kafka_*.jar: Kafka is %w (make setup fetches it; %s names another directory)", lib, privateserver.ErrNotFound, EnvLib)
+		return Programs{}, fmt.Errorf("%s has no kafka_*.jar: Kafka is %w (make setup fetches it; %s names another directory)",
+			lib, privateserver.ErrNotFound, EnvLib)
 	}
+
 	return Programs{Java: java, Lib: lib}, nil
 }
 
@@ -46,6 +51,7 @@ func findJava() (string, error) {
 			return java, nil
 		}
 	}
+
 	java, err := exec.LookPath("java")
 	if err != nil {
 		return "", fmt.Errorf("java is %w (install a Java runtime, such as openjdk-17-jre-headless)", privateserver.ErrNotFound)
@@ -68,13 +74,16 @@ func checkout() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "scripts", "kafka", "pom.xml")); err == nil {
 			return dir, nil
 		}
+
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("what make setup fetches is %w: the working directory is not in a checkout of notifyd", privateserver.ErrNotFound)
+			return "", fmt.Errorf("what make setup fetches is %w: the working directory is not in a checkout of notifyd",
+				privateserver.ErrNotFound)
 		}
 		dir = parent
 	}

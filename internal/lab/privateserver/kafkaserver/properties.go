@@ -40,7 +40,8 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 	listeners := map[string]int{listenerPlain: s.Port(), listenerController: k.controller}
 	protocols := map[string]string{listenerPlain: "PLAINTEXT", listenerController: "PLAINTEXT"}
 	if p := k.cfg.Secure.protocol(); p != "" {
-		listeners[listenerSecure], protocols[listenerSecure] = k.secure, p
+		listeners[listenerSecure] = k.secure
+		protocols[listenerSecure] = p
 	}
 
 	var addrs, advertised, security []string
@@ -98,19 +99,27 @@ func (k *Server) format(ctx context.Context, s *privateserver.Server) error {
 		// A backslash begins an escape in this format.
 		fmt.Fprintf(&text, "%s=%s\n", name, strings.ReplaceAll(properties[name], `\`, `\\`))
 	}
+
 	path, err := s.WriteFile(propertiesFile, []byte(text.String()))
 	if err != nil {
 		return err
 	}
-	args := []string{"-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", k.cfg.Programs.classPath(), "kafka.tools.StorageTool", "format", "--standalone", "-t", k.cluster, "-c", path}
+
+	args := []string{
+		"-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", k.cfg.Programs.classPath(),
+		"kafka.tools.StorageTool", "format", "--standalone", "-t", k.cluster, "-c", path,
+	}
 	for _, name := range slices.Sorted(maps.Keys(k.cfg.Secure.Users)) {
 		for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
 			args = append(args, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, k.cfg.Secure.Users[name]))
 		}
 	}
+
 	out, err := s.Command(ctx, k.cfg.Programs.Java, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("format the directory of Kafka: %w:\n%s", errors.Join(err, context.Cause(ctx)), privateserver.Tail(out))
+		return fmt.Errorf("format the directory of Kafka: %w:\n%s",
+			errors.Join(err, context.Cause(ctx)), privateserver.Tail(out))
 	}
+
 	return nil
 }

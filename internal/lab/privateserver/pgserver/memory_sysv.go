@@ -30,6 +30,7 @@ func freeMemory(dataDir string, account privateserver.Account) error {
 	if err != nil {
 		return fmt.Errorf("free the memory of PostgreSQL: %w", err)
 	}
+
 	lines := strings.Split(string(b), "\n")
 	if len(lines) <= memoryLine {
 		return nil // killed before it had a segment
@@ -38,6 +39,7 @@ func freeMemory(dataDir string, account privateserver.Account) error {
 	if len(fields) != 2 {
 		return nil
 	}
+
 	id, err := strconv.Atoi(fields[1])
 	if err != nil {
 		return fmt.Errorf("free the memory of PostgreSQL: %w", err)
@@ -53,6 +55,7 @@ func removeSegment(id, owner int) error {
 	if err == nil && int(desc.Perm.Uid) == owner {
 		_, err = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 	}
+
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EIDRM) {
 		return fmt.Errorf("free the memory of PostgreSQL: %w", err)
 	}

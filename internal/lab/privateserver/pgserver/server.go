@@ -54,11 +54,13 @@ type Server struct {
 // behind then.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.BinDir == "" {
-		var err error
-		if cfg.BinDir, err = Find(ctx); err != nil {
+		found, err := Find(ctx)
+		if err != nil {
 			return nil, err
 		}
+		cfg.BinDir = found
 	}
+
 	return start(ctx, cfg, func(ctx context.Context, s *privateserver.Server) error { return initdb(ctx, s, cfg) })
 }
 
@@ -68,6 +70,7 @@ func start(ctx context.Context, cfg Config, fill func(context.Context, *privates
 	if err != nil {
 		return nil, err
 	}
+
 	pg := &Server{binDir: cfg.BinDir}
 	pg.Server, err = privateserver.Start(ctx, privateserver.Program{
 		Name:    "PostgreSQL",
@@ -119,14 +122,17 @@ func (s *Server) ask(ctx context.Context, server *privateserver.Server) error {
 		return err
 	}
 	defer conn.Close(ctx) //nolint:errcheck // the answer is complete
+
 	var dir, version string
 	const query = `SELECT current_setting('data_directory'), current_setting('server_version')`
 	if err := conn.QueryRow(ctx, query).Scan(&dir, &version); err != nil {
 		return err
 	}
+
 	if dir != dataDir(server) {
 		return fmt.Errorf("another server, with its data in %s, has the port", dir)
 	}
+
 	if s.version == "" {
 		s.version = version
 	}

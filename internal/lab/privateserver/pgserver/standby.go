@@ -26,18 +26,23 @@ func follow(ctx context.Context, s *privateserver.Server, primary *Server, cfg C
 	if err := primary.Halt(ctx, Fast); err != nil {
 		return fmt.Errorf("halt the primary: %w", err)
 	}
+
 	if out, err := s.Command(ctx, "cp", "-Rp", dataDir(primary.Server)+"/.", dataDir(s)).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy the primary: %w: %s", err, privateserver.Tail(out))
 	}
+
 	if err := primary.Start(ctx); err != nil {
 		return fmt.Errorf("start the primary again: %w", err)
 	}
+
 	if _, err := s.WriteFile("data/standby.signal", nil); err != nil {
 		return fmt.Errorf("create a standby: %w", err)
 	}
+
 	settings := map[string]string{"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s", primary.Port(), superuser)}
 	maps.Copy(settings, cfg.Settings)
 	cfg.Settings = settings
+
 	return configure(s, cfg)
 }
 
@@ -48,10 +53,12 @@ func (s *Server) Promote(ctx context.Context) error {
 		return fmt.Errorf("promote: %w", err)
 	}
 	defer conn.Close(ctx) //nolint:errcheck // the answer is complete
+
 	var done bool
 	if err := conn.QueryRow(ctx, `SELECT pg_promote(true, $1)`, promoteWithin).Scan(&done); err != nil {
 		return fmt.Errorf("promote: %w", err)
 	}
+
 	if !done {
 		return fmt.Errorf("promote: not done within %d s", promoteWithin)
 	}

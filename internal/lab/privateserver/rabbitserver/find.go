@@ -22,16 +22,19 @@ func find() (programs, error) {
 	if more, err := filepath.Glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin"); err == nil {
 		folders = append(folders, more...)
 	}
+
 	epmd, err := findEpmd()
 	if err != nil {
 		return programs{}, errNotFound
 	}
+
 	for _, folder := range folders {
 		p := programs{server: filepath.Join(folder, "rabbitmq-server"), ctl: filepath.Join(folder, "rabbitmqctl"), epmd: epmd}
 		if isFile(p.server) && isFile(p.ctl) {
 			return p, nil
 		}
 	}
+
 	return programs{}, errNotFound
 }
 
@@ -39,6 +42,7 @@ func findEpmd() (string, error) {
 	if path, err := exec.LookPath("epmd"); err == nil {
 		return path, nil
 	}
+
 	found, err := filepath.Glob("/usr/lib/erlang/erts-*/bin/epmd")
 	if err != nil || len(found) == 0 {
 		return "", errNotFound

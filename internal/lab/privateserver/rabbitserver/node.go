@@ -35,6 +35,7 @@ func (r *Server) environment(s *privateserver.Server) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "RABBITMQ_") || strings.HasPrefix(kv, "ERL_") || strings.HasPrefix(kv, "HOME=")
 	})
+
 	home := filepath.Join(s.Dir(), homeDir)
 	const onLoopback = "-kernel inet_dist_use_interface {127,0,0,1}"
 	return append(env,
@@ -74,6 +75,7 @@ func ask(_ context.Context, s *privateserver.Server) error {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // the answer is complete
+
 	name, _, _ := strings.Cut(nodeName(s), "@")
 	if got, _ := conn.Properties["cluster_name"].(string); !strings.HasPrefix(got, name+"@") {
 		return fmt.Errorf("another node, %q, has the port", got)
@@ -85,10 +87,13 @@ func ask(_ context.Context, s *privateserver.Server) error {
 func (r *Server) Ctl(ctx context.Context, args ...string) (string, error) {
 	cmd := r.Command(ctx, r.programs.ctl, append([]string{"--quiet"}, args...)...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
+
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("rabbitmqctl %s: %w: %s", args[0], err, bytes.TrimSpace(append(stdout.Bytes(), stderr.Bytes()...)))
 	}
+
 	return strings.TrimSpace(stdout.String()), nil
 }
 

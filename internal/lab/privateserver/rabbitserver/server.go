@@ -57,10 +57,12 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	account, err := privateserver.Unprivileged("rabbitmq") // of Debian's package
 	if err != nil {
 		return nil, err
 	}
+
 	r := &Server{cfg: cfg, programs: programs}
 	r.Server, err = privateserver.Start(ctx, privateserver.Program{
 		Name:      "RabbitMQ",
@@ -118,7 +120,12 @@ func (r *Server) writeConfig(_ context.Context, s *privateserver.Server) error {
 	plugins := "[]."
 	if r.cfg.TLS != nil {
 		plugins = "[rabbitmq_auth_mechanism_ssl]."
-		for name, from := range map[string]string{"ca.pem": r.cfg.TLS.CAFile, "cert.pem": r.cfg.TLS.CertFile, "key.pem": r.cfg.TLS.KeyFile} {
+		files := map[string]string{
+			"ca.pem":   r.cfg.TLS.CAFile,
+			"cert.pem": r.cfg.TLS.CertFile,
+			"key.pem":  r.cfg.TLS.KeyFile,
+		}
+		for name, from := range files {
 			data, err := os.ReadFile(from)
 			if err != nil {
 				return err

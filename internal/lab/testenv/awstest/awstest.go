@@ -27,13 +27,17 @@ func Main(m *testing.M) {
 }
 
 func isolate() {
-	for _, name := range os.Environ() {
-		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "AWS_") {
+	for _, setting := range os.Environ() {
+		name, _, _ := strings.Cut(setting, "=")
+		if strings.HasPrefix(name, "AWS_") {
 			_ = os.Unsetenv(name)
 		}
 	}
+
 	for name, value := range map[string]string{
-		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull, "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_CONFIG_FILE":             os.DevNull,
+		"AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+		"AWS_EC2_METADATA_DISABLED":   "true",
 	} {
 		_ = os.Setenv(name, value)
 	}
@@ -111,12 +115,15 @@ func StartFake(tb testing.TB, answer func(n int, a Asked) Said) *Fake {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+
 		_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 		a := Asked{Operation: operation, Body: body}
+
 		f.mu.Lock()
 		n := len(f.asked)
 		f.asked = append(f.asked, a)
 		f.mu.Unlock()
+
 		said := answer(n, a)
 		w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
 		for name, value := range said.Header {
@@ -125,6 +132,7 @@ func StartFake(tb testing.TB, answer func(n int, a Asked) Said) *Fake {
 		w.WriteHeader(max(said.Status, http.StatusOK))
 		_, _ = io.WriteString(w, said.Body)
 	}))
+
 	tb.Cleanup(f.Close)
 	return f
 }

@@ -32,8 +32,10 @@ func Name() string { return fmt.Sprintf("t-%d-%d", os.Getpid(), names.Add(1)) }
 // were left open.
 func Config(endpoint string) aws.Config {
 	return aws.Config{
-		Region: Region, BaseEndpoint: aws.String(endpoint), Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", Secret, ""),
-		HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		Region:       Region,
+		BaseEndpoint: aws.String(endpoint),
+		Credentials:  credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", Secret, ""),
+		HTTPClient:   &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
 
@@ -50,6 +52,7 @@ type Queue struct {
 func NewQueue(tb testing.TB, endpoint, suffix string, attributes map[string]string) *Queue {
 	tb.Helper()
 	q := &Queue{Client: awssqs.NewFromConfig(Config(endpoint)), Name: Name() + suffix}
+
 	attributes = maps.Clone(attributes)
 	if attributes == nil {
 		attributes = make(map[string]string)
@@ -57,10 +60,12 @@ func NewQueue(tb testing.TB, endpoint, suffix string, attributes map[string]stri
 	if suffix == ".fifo" {
 		attributes["FifoQueue"] = "true"
 	}
+
 	out, err := q.Client.CreateQueue(Context(tb), &awssqs.CreateQueueInput{QueueName: aws.String(q.Name), Attributes: attributes})
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	q.URL = aws.ToString(out.QueueUrl)
 	q.ARN = fmt.Sprintf("arn:aws:sqs:%s:123456789012:%s", Region, q.Name)
 	return q
@@ -71,25 +76,32 @@ func (q *Queue) Messages(tb testing.TB) []types.Message {
 	tb.Helper()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
 	defer cancel()
+
 	for {
 		out, err := q.Client.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
-			QueueUrl: aws.String(q.URL), MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"},
+			QueueUrl:                    aws.String(q.URL),
+			MaxNumberOfMessages:         10,
+			MessageAttributeNames:       []string{"All"},
 			MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 		})
 		if err != nil {
 			tb.Fatal(err)
 		}
+
 		if len(out.Messages) == 0 {
 			return q.got
 		}
 		q.got = append(q.got, out.Messages...)
+
 		done := make([]types.DeleteMessageBatchRequestEntry, len(out.Messages))
 		for i, m := range out.Messages {
 			done[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(fmt.Sprint(i)), ReceiptHandle: m.ReceiptHandle}
 		}
-		if _, err := q.Client.DeleteMessageBatch(ctx, &awssqs.DeleteMessageBatchInput{QueueUrl: aws.String(q.URL), Entries: done}); err != nil {
+		_, err = q.Client.DeleteMessageBatch(ctx, &awssqs.DeleteMessageBatchInput{QueueUrl: aws.String(q.URL), Entries: done})
+		if err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -122,13 +134,17 @@ func (q *Queue) Message(tb testing.TB, id int64) (body []byte, contentType strin
 		if attribute(m, "notifyd-id") != strconv.FormatInt(id, 10) {
 			continue
 		}
-		body, contentType = []byte(aws.ToString(m.Body)), cmp.Or(attribute(m, "content-type"), delivery.ContentTypeJSON)
+
+		body = []byte(aws.ToString(m.Body))
+		contentType = cmp.Or(attribute(m, "content-type"), delivery.ContentTypeJSON)
 		if attribute(m, "content-transfer-encoding") == "base64" {
-			var err error
-			if body, err = base64.StdEncoding.DecodeString(string(body)); err != nil {
+			decoded, err := base64.StdEncoding.DecodeString(string(body))
+			if err != nil {
 				tb.Fatal(err)
 			}
+			body = decoded
 		}
 	}
+
 	return body, contentType
 }

@@ -27,6 +27,7 @@ func Open[C any, H io.Closer](tb testing.TB, construct func(C, ...handlers.Optio
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(func() {
 		if err := h.Close(); err != nil {
 			tb.Errorf("close: %v", err)
@@ -62,9 +63,15 @@ func Once[C any, H handler](construct func(C, ...handlers.Option) (H, error), cf
 // Event returns an event of the aggregate A-7 for a destination.
 func Event(destination string, id int64, payload string) *delivery.Event {
 	return &delivery.Event{
-		ID: id, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
-		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
-		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: destination,
+		ID:            id,
+		Type:          "order.created",
+		AggregateType: "order",
+		AggregateID:   "A-7",
+		Payload:       json.RawMessage(payload),
+		Headers:       map[string]string{"tenant": "acme"},
+		CreatedAt:     time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
+		Attempt:       1,
+		Destination:   destination,
 	}
 }
 
@@ -73,10 +80,15 @@ func Spread(destination string, ids ...int64) []*delivery.Event {
 	all := make([]*delivery.Event, len(ids))
 	for i, id := range ids {
 		all[i] = &delivery.Event{
-			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
-			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: destination,
-			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
-			Headers:   map[string]string{"traceparent": "00-1-2-03", "tenant": "a"},
+			ID:            id,
+			Type:          "order.created",
+			AggregateType: "order",
+			AggregateID:   fmt.Sprint("k", id%7),
+			Payload:       json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)),
+			Attempt:       1,
+			Destination:   destination,
+			CreatedAt:     time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
+			Headers:       map[string]string{"traceparent": "00-1-2-03", "tenant": "a"},
 		}
 	}
 	return all

@@ -17,11 +17,13 @@ func Compile(tb testing.TB, text []byte) *jsonschema.Schema {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	const name = "test.schema.json"
 	c := jsonschema.NewCompiler()
 	if err := c.AddResource(name, doc); err != nil {
 		tb.Fatal(err)
 	}
+
 	s, err := c.Compile(name)
 	if err != nil {
 		tb.Fatal(err)
@@ -36,10 +38,12 @@ func Instance(tb testing.TB, file []byte) any {
 	if err := yaml.Load(file, &v); err != nil {
 		tb.Fatal(err)
 	}
+
 	text, err := json.Marshal(v)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		tb.Fatal(err)

@@ -20,10 +20,12 @@ func Pool(tb testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpool.
 	for _, change := range changes {
 		change(cfg)
 	}
+
 	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(pool.Close)
 	return pool
 }

@@ -44,7 +44,9 @@ func Adopt(tb testing.TB, url, schema string) {
 		tb.Fatal(err)
 	}
 	defer store.Close(tb.Context(), conn)
-	Exec(tb, conn, strings.ReplaceAll(`UPDATE {}.outbox_mode SET home = {}.outbox_place(tableoid)`, "{}", pgx.Identifier{schema}.Sanitize()))
+
+	update := strings.ReplaceAll(`UPDATE {}.outbox_mode SET home = {}.outbox_place(tableoid)`, "{}", pgx.Identifier{schema}.Sanitize())
+	Exec(tb, conn, update)
 }
 
 // make makes the tables in a database.
@@ -54,15 +56,20 @@ func (t Tables) make(ctx context.Context, url string) error {
 		return err
 	}
 	defer store.Close(ctx, conn)
+
 	schema := cmp.Or(t.Schema, outboxsql.DefaultSchema)
-	if _, err := outboxsql.Migrate(ctx, conn, schema, outboxsql.MigrateOptions{Notify: cmp.Or(t.Notify, outboxsql.NotifyAuto)}); err != nil {
+
+	options := outboxsql.MigrateOptions{Notify: cmp.Or(t.Notify, outboxsql.NotifyAuto)}
+	if _, err := outboxsql.Migrate(ctx, conn, schema, options); err != nil {
 		return err
 	}
+
 	if t.Partitioned {
 		if err := outboxsql.Partition(ctx, conn, schema, outboxsql.PartitionOptions{}); err != nil {
 			return err
 		}
 	}
+
 	if t.Mode == "" || t.Mode == outboxsql.ModeQueue {
 		return nil
 	}
