@@ -23,7 +23,9 @@ func Schema(registry Registry, descriptions Descriptions) ([]byte, error) {
 		return nil, err
 	}
 	version := property(root, "version")
-	version.Const, version.Pattern, version.Extras = supportedVersion, "", nil // not even by an expansion
+	version.Const = supportedVersion
+	version.Pattern = "" // not even by an expansion
+	version.Extras = nil
 	lane := defaultLane()
 	common, err := schemaOf(reflect.ValueOf(&lane).Elem(), descriptions)
 	if err != nil {
