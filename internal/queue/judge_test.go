@@ -68,13 +68,12 @@ func TestJudgements(t *testing.T) {
 	}
 }
 
-// writeLarge inserts and commits an event that no claim evaluates, and returns its id.
-func (db *fakeDB) writeLarge(typ string) int64 {
+// writeLarge inserts and commits an event that no claim evaluates.
+func (db *fakeDB) writeLarge(typ string) {
 	w := db.begin()
 	id := w.insert(typ, 0)
 	db.set(func() { db.events[id].payload = make([]byte, largePayload) })
 	w.commit()
-	return id
 }
 
 // TestSlowEvaluationHoldsUpOneClaimer: while a claimer evaluates a large event for a second, the others do not evaluate it too, and
