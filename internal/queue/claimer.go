@@ -228,7 +228,7 @@ func (c *claimer) handOut(work []Work) *claim {
 		}
 	}
 
-	c.e.judge.evaluating[c.i].Store(held)
+	c.e.judge.begin(c.i, held)
 	c.e.sched.passedOver(passed)
 
 	for _, p := range held.shares {
@@ -294,6 +294,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 			continue
 		case result.drops:
 			c.e.judge.used(w, l)
+			c.e.d.Filtered(l.Destination().Name)
 			continue
 		}
 

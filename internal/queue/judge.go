@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,6 +105,20 @@ func (j *judge) except() (events []int64) {
 	return events
 }
 
+// begin records that a claimer will evaluate the unjudged events of its claim, except those that another claimer evaluates: it
+// claimed them before that one had begun.
+func (j *judge) begin(self int, held *claim) {
+	if len(held.unjudged) == 0 {
+		return // nearly always
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+
+	others := j.except()
+	held.unjudged = slices.DeleteFunc(held.unjudged, func(u unjudged) bool { return slices.Contains(others, u.work.Event.ID) })
+	j.evaluating[self].Store(held)
+}
+
 // of returns the judgement about an event.
 func (j *judge) of(w *Work, l dispatch.QueueLane) (known judgement, ok bool) {
 	if j.n.Load() == 0 {
@@ -118,9 +133,15 @@ func (j *judge) of(w *Work, l dispatch.QueueLane) (known judgement, ok bool) {
 	return known, ok
 }
 
+// evaluates reports whether a lane has a filter or a rate key for an event.
+func (j *judge) evaluates(w *Work, l dispatch.QueueLane) bool {
+	d := l.Destination()
+	return d.RateKey != nil || j.d.FilterOf(d.Name, w.Event.Type) != nil
+}
+
 // used forgets the judgement about an event.
 func (j *judge) used(w *Work, l dispatch.QueueLane) {
-	if j.n.Load() == 0 {
+	if j.n.Load() == 0 || !j.evaluates(w, l) {
 		return
 	}
 	s := subjectOf(w, l)

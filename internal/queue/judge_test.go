@@ -17,7 +17,8 @@ func TestJudgements(t *testing.T) {
 	t.Parallel()
 	_, d, slow := newTestScheduler(t)
 	lanes := d.QueueLanes()
-	var j judge
+	slow.Destination().RateKey = func(*delivery.Candidate) (string, error) { return "", nil }
+	j := judge{d: d}
 	work := func(id int64, payload string) *Work {
 		return &Work{Row: deliveries.Row{Event: delivery.Event{ID: id, Payload: []byte(payload)}}}
 	}
@@ -145,4 +146,38 @@ func TestLimitedEventsAreEvaluatedOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFilteredEventsAreCountedOnce: two relays may evaluate a large event that is not for the destination, and one counts it.
+func TestFilteredEventsAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const events = 50
+		relays := []*relay{t.r, newRelay(t, t.db, 2, testConfig())}
+		cfg := testLane()
+		cfg.Filter = func(*delivery.Candidate) (bool, error) {
+			sleep.For(context.Background(), 10*time.Millisecond)
+			return false, nil
+		}
+		for range events {
+			t.db.writeLarge("x")
+		}
+		for _, r := range relays {
+			var none calls
+			r.to(t, "a", none.handler(nil), cfg, "x")
+			r.start()
+		}
+		eventually(t, "all filtered", t.db.empty)
+
+		counted := uint64(0)
+		for _, r := range relays {
+			counted += r.Dispatcher.Stats().Destinations[0].Filtered
+		}
+		if counted != events {
+			t.Errorf("counted %d filtered events, want %d", counted, events)
+		}
+		if err := relays[1].stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
