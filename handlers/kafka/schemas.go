@@ -130,7 +130,7 @@ func checkConstant(t *tmpl.Template, path string, check func(string) error) erro
 	return field.Under(path, check(text))
 }
 
-// checkSubject accepts what can be a part of the path of a URL.
+// checkSubject refuses names that a URL cannot have in its path.
 func checkSubject(text string) error {
 	switch text {
 	case "":

@@ -24,7 +24,6 @@ type claim struct {
 	waiting     atomic.Int32  // shares that the claim waits for
 
 	evaluated time.Duration // how long filters took
-	unjudged  []unjudged    // left to be evaluated after the claim
 
 	detached  atomic.Bool // unanswered deliveries continue under leases
 	unwritten atomic.Bool // the leases may not have been written

@@ -29,6 +29,8 @@ type claimer struct {
 	query   *Query                        // the query that the scheduler waits for; nil for none
 	held    *claim                        // the claim that is handed out and not settled; nil for none
 
+	unjudged []unjudged // returned by the last claim
+
 	claims, answers string       // names in reports
 	pauses          store.Pauses // after refused settlements; they grow until one is accepted at once
 }
@@ -194,7 +196,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	if claimed.Cut || passed {
 		c.e.sched.again()
 	}
-	c.e.judge.evaluateAll(ctx, held.unjudged)
+	c.e.judge.evaluateAll(ctx, c.unjudged)
 	c.e.judge.evaluating[c.i].Store(nil)
 
 	for i := range s.Put {
@@ -216,6 +218,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, leases: c.e.leases, ready: make(chan struct{}, 1), lateAnswers: make(chan struct{}, 1)}
 	c.held = held
+	c.unjudged = nil
 
 	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
@@ -228,7 +231,7 @@ func (c *claimer) handOut(work []Work) *claim {
 		}
 	}
 
-	c.e.judge.begin(c.i, held)
+	c.unjudged = c.e.judge.begin(c.i, c.unjudged)
 	c.e.sched.passedOver(passed)
 
 	for _, p := range held.shares {
@@ -289,7 +292,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 		result, isKnown := c.e.judge.decide(held, w, l, &candidate)
 		switch {
 		case !isKnown:
-			held.unjudged = append(held.unjudged, unjudged{work: w, lane: l})
+			c.unjudged = append(c.unjudged, unjudged{work: w, lane: l})
 			held.returnWork(i, l, passed)
 			continue
 		case result.drops:
@@ -346,7 +349,7 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 			n++
 			continue
 		case wait == dispatch.NotEvaluated:
-			held.unjudged = append(held.unjudged, unjudged{work: w, lane: p.lane})
+			c.unjudged = append(c.unjudged, unjudged{work: w, lane: p.lane})
 			held.returnWork(work, p.lane, passed)
 		case p.lane.Destination().RateKey != nil:
 			r := held.unfinishedOf(work)

@@ -83,7 +83,7 @@ type judge struct {
 	d *dispatch.Dispatcher
 	n atomic.Int32 // number of results: nearly always 0
 
-	evaluating []atomic.Pointer[claim] // by claimer: the claim whose unjudged events it evaluates
+	evaluating []atomic.Pointer[[]unjudged] // by claimer: what it evaluates
 
 	mu    sync.Mutex
 	known map[subject]judgement
@@ -94,29 +94,30 @@ type judge struct {
 // only evaluate them too, and deliver nothing meanwhile.
 func (j *judge) except() (events []int64) {
 	for i := range j.evaluating {
-		held := j.evaluating[i].Load()
-		if held == nil {
+		all := j.evaluating[i].Load()
+		if all == nil {
 			continue // nearly always
 		}
-		for _, u := range held.unjudged {
+		for _, u := range *all {
 			events = append(events, u.work.Event.ID)
 		}
 	}
 	return events
 }
 
-// begin records that a claimer will evaluate the unjudged events of its claim, except those that another claimer evaluates: it
-// claimed them before that one had begun.
-func (j *judge) begin(self int, held *claim) {
-	if len(held.unjudged) == 0 {
-		return // nearly always
+// begin records that a claimer will evaluate events of its claim. It returns them, without those that another claimer evaluates: the
+// claimer claimed them before that one had begun.
+func (j *judge) begin(self int, all []unjudged) []unjudged {
+	if len(all) == 0 {
+		return nil // nearly always
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 
 	others := j.except()
-	held.unjudged = slices.DeleteFunc(held.unjudged, func(u unjudged) bool { return slices.Contains(others, u.work.Event.ID) })
-	j.evaluating[self].Store(held)
+	all = slices.DeleteFunc(all, func(u unjudged) bool { return slices.Contains(others, u.work.Event.ID) })
+	j.evaluating[self].Store(&all)
+	return all
 }
 
 // of returns the judgement about an event.
