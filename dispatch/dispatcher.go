@@ -155,7 +155,7 @@ func (d *Dispatcher) StreamLanes() []StreamLane {
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
 // Drops returns the settings that let a lane finish an event without an acknowledgement of the destination:
-// expires_after and when, in this order. Drops panics for an unknown name, as do ReportDestination and FilterOf.
+// expires_after and when, in this order. Drops panics for an unknown name, as do ReportDestination, FilterOf and Filtered.
 func (d *Dispatcher) Drops(destination string) (settings []string) {
 	l := d.first(destination)
 	if l.dest.ExpiresAfter > 0 {
@@ -334,7 +334,7 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 }
 
 // FilterOf returns the filter of a route from an event type to a destination; nil for none. The call is cheap while
-// no route has a filter. The filter counts the events that do not pass. If it fails, its error says why the event
+// no route has a filter. Call Filtered for an event that does not pass. If the filter fails, its error says why the event
 // must not be delivered: see Delivery.Refused.
 func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 	if !d.router.filtered {
@@ -349,7 +349,12 @@ func (d *Dispatcher) FilterOf(destination, eventType string) delivery.Filter {
 	}
 
 	l := d.first(destination)
-	return l.counts(l.dest.Filter, "") // a stored delivery whose route has ended
+	return l.guarded(l.dest.Filter, "") // a stored delivery whose route has ended
+}
+
+// Filtered counts an event that is finished for a destination because it does not pass the filter.
+func (d *Dispatcher) Filtered(destination string) {
+	d.first(destination).figures.skipped.filtered.Add(1)
 }
 
 // ReportDatabase records whether a connection has reached the database; nil means it answers. An outage is logged and

@@ -60,7 +60,7 @@ func (r *router) add(pattern string, lanes []*lane, filter delivery.Filter) erro
 	w.plain = w.plain || filter == nil
 
 	for _, l := range lanes {
-		f := l.counts(both(l.dest.Filter, filter), pattern)
+		f := l.guarded(both(l.dest.Filter, filter), pattern)
 		r.filtered = r.filtered || f != nil
 		w.lanes = append(w.lanes, l)
 		w.views = append(w.views, l)

@@ -59,26 +59,15 @@ func parseTemplates(c Config) (templates, error) {
 		}
 	}
 
-	if t.topic != nil {
-		if name, ok := t.topic.Constant(); ok {
-			if err := checkTopic(name); err != nil {
-				errs = append(errs, field.Errorf("topic", "%w", err))
-			}
-		}
-	}
-
+	errs = append(errs, checkConstant(t.topic, "topic", checkTopic))
 	if r := c.SchemaRegistry.withDefaults(); r != nil {
 		t.schemas = &subjects{
 			subject: parse(tmpl.RegistrySubject, "schema_registry.subject", r.Subject),
 			version: parse(tmpl.Checked, "schema_registry.version", r.Version),
 		}
-		if v := t.schemas.version; v != nil {
-			if text, ok := v.Constant(); ok {
-				if err := checkVersion(text); err != nil {
-					errs = append(errs, field.Errorf("schema_registry.version", "%w", err))
-				}
-			}
-		}
+		errs = append(errs,
+			checkConstant(t.schemas.subject, "schema_registry.subject", checkSubject),
+			checkConstant(t.schemas.version, "schema_registry.version", checkVersion))
 	}
 
 	return t, errors.Join(errs...)

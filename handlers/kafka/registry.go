@@ -82,7 +82,7 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 	options := []sr.ClientOpt{
 		sr.URLs(cfg.URL),
 		sr.UserAgent("notifyd"),
-		sr.HTTPClient(&http.Client{Transport: bounded{transport}, CheckRedirect: stay}),
+		sr.HTTPClient(&http.Client{Transport: bounded{transport}}),
 	}
 	if !cfg.Password.IsZero() {
 		options = append(options, sr.BasicAuth(cfg.Username, cfg.Password.Reveal()))
@@ -95,10 +95,8 @@ func newRegistry(cfg *SchemaRegistry, baseDir string, s *secrets) (*registry, er
 	return &registry{cfg: *cfg, client: client, secrets: s, now: time.Now, known: make(map[schemaRef]known)}, nil
 }
 
-// stay follows no redirect, which would take the password along.
-func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-// bounded reads no more than maxAnswer of an answer.
+// bounded reads no more than maxAnswer of an answer, and leaves out the place of a redirect: the client would take the password
+// there, or write the place into an error.
 type bounded struct{ http.RoundTripper }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -106,6 +104,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	res.Header.Del("Location")
 	res.Body = struct {
 		io.Reader
 		io.Closer

@@ -142,6 +142,10 @@ func TestRegistryFaults(t *testing.T) {
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
 		}, "unavailable", []string{"302 Found", "schema_registry.url"}},
+		"redirect to nowhere": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "http://ann:hush@nowhere:port/")
+			w.WriteHeader(http.StatusFound)
+		}, "unavailable", []string{"302 Found", "schema_registry.url"}},
 		"its own fault": {says(http.StatusInternalServerError, `{"error_code": 50001, "message": "store"}`), "unavailable", []string{"50001", "store"}},
 		"busy":          {says(http.StatusServiceUnavailable, ``), "unavailable", []string{"503"}},
 		"too many":      {says(http.StatusTooManyRequests, `{}`), "unavailable", []string{"429"}},
@@ -217,6 +221,21 @@ func TestRegistryRefusesWhatIsOfTheEvent(t *testing.T) {
 			})
 			deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), events(1, 2)), deliverytest.Times(c.class, 2))
 		})
+	}
+}
+
+// TestSubjectOfDots: an event whose subject cannot be a part of a URL is at fault, and not the registry, which would be asked for
+// something else.
+func TestSubjectOfDots(t *testing.T) {
+	t.Parallel()
+	p := pretend(t, says(http.StatusNotFound, `{"error_code": 404, "message": "HTTP 404 Not Found"}`))
+	h := open(t, fake(t, 1).ListenAddrs(), with(SchemaRegistry{URL: p.URL, Subject: "{{ .Event.Type }}"}))
+	all := events(1, 2)
+	all[0].Type, all[1].Type = ".", ".."
+
+	deliverytest.WantClasses(t, h.DeliverBatch(t.Context(), all), "permanent permanent") //nolint:dupword // answers
+	if asked := p.requests(); len(asked) != 0 {
+		t.Errorf("asked %v", asked)
 	}
 }
 
@@ -388,6 +407,7 @@ func TestValidateSchemaRegistry(t *testing.T) {
 			c.SchemaRegistry.URL, c.SchemaRegistry.TLS = "https://r.example.com", &handlers.TLS{CAFile: "nowhere.pem"}
 		}, "schema_registry.tls.ca_file"},
 		"broken templates": {func(c *Config) { c.SchemaRegistry.Subject, c.SchemaRegistry.Version = "{{", "{{ nope }}" }, "schema_registry.subject schema_registry.version"},
+		"dots as subject":  {func(c *Config) { c.SchemaRegistry.Subject = ".." }, "schema_registry.subject"},
 		"no version":       {func(c *Config) { c.SchemaRegistry.Version = "0" }, "schema_registry.version"},
 		"no index":         {func(c *Config) { c.SchemaRegistry.MessageIndexes = []int{-1} }, "schema_registry.message_indexes"},
 		"another value":    {func(c *Config) { c.Format = handlers.FormatCloudEventsStructured }, "format"},

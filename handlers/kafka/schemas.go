@@ -118,6 +118,30 @@ func (r *SchemaRegistry) showsPassword(u *url.URL) bool {
 	return u.Scheme == "http" && !isGuarded && !hostport.IsLoopback(u.Hostname())
 }
 
+// checkConstant checks a template whose text is the same for all events. The template may be nil.
+func checkConstant(t *tmpl.Template, path string, check func(string) error) error {
+	if t == nil {
+		return nil
+	}
+	text, isConstant := t.Constant()
+	if !isConstant {
+		return nil
+	}
+	return field.Under(path, check(text))
+}
+
+// checkSubject refuses names that a URL cannot have in its path.
+func checkSubject(text string) error {
+	switch text {
+	case "":
+		return errors.New("is empty")
+	case ".", "..":
+		return errors.New("must be more than dots")
+	default:
+		return nil
+	}
+}
+
 // checkVersion accepts the word latest, or a number of at least 1.
 func checkVersion(text string) error {
 	n, err := strconv.ParseInt(text, 10, 32)
@@ -145,8 +169,8 @@ func (s *subjects) ref(topic string, v *view) (ref schemaRef, err error) {
 		}
 	}
 
-	if ref.subject == "" {
-		return ref, errors.New("the subject made of this event is empty")
+	if err := checkSubject(ref.subject); err != nil {
+		return ref, fmt.Errorf("the subject made of this event %w", err)
 	}
 
 	ref.version, err = v.render(s.version)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -23,6 +24,7 @@ func WithDefaults(l delivery.Lane) delivery.Lane {
 	field.Fill(&l)
 	field.Fill(&l.OnDead)
 	l.Backoff = Backoff(l.Backoff)
+	l.Retry = slices.Clone(l.Retry) // of the caller, who may change it
 	return l
 }
 

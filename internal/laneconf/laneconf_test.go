@@ -101,3 +101,14 @@ func TestWordsOfLanes(t *testing.T) {
 		t.Error("the default of OnDead has no constant")
 	}
 }
+
+// TestRetryIsCopied: what the caller does with the list later does not change the lane.
+func TestRetryIsCopied(t *testing.T) {
+	t.Parallel()
+	given := []time.Duration{time.Second}
+	l := laneconf.WithDefaults(delivery.Lane{Retry: given})
+	given[0] = -1
+	if l.Retry[0] != time.Second {
+		t.Errorf("the lane waits %v", l.Retry[0])
+	}
+}

@@ -80,7 +80,7 @@ func (c *claimer) claimOnce(ctx context.Context, pauses store.Pauses, q Query) {
 	defer c.e.claiming.Add(-1)
 
 	c.query = &q
-	q.IDs, q.Except = c.e.withheld.except(q.IDs)
+	q.skip(slices.Concat(c.e.withheld.except(), c.e.judge.except()))
 
 	claimed, err := c.session.Claim(ctx, q)
 	c.report(ctx, err)
@@ -110,6 +110,7 @@ func (c *claimer) claimOnce(ctx context.Context, pauses store.Pauses, q Query) {
 func (c *claimer) abandon(ctx context.Context, pauses store.Pauses, err error) {
 	c.report(ctx, err)
 	c.e.settling[c.i].Store(nil)
+	c.e.judge.evaluating[c.i].Store(nil)
 	if c.query != nil {
 		c.e.sched.claimed(c.query, &Claimed{}, err)
 		c.query = nil
@@ -187,14 +188,17 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 		sleep.For(ctx, excludePause)
 	}
 
-	if err != nil || claimed.Cut || passed {
-		c.e.sched.again()
-	}
 	if err != nil {
+		c.e.judge.evaluating[c.i].Store(nil)
+		c.e.sched.again()
 		return
 	}
+
+	if claimed.Cut || passed {
+		c.e.sched.again()
+	}
 	c.e.judge.evaluateAll(ctx, c.unjudged)
-	c.unjudged = nil
+	c.e.judge.evaluating[c.i].Store(nil)
 
 	for i := range s.Put {
 		if e := &s.Put[i]; e.State == deliveries.Retry || e.ReportTo != "" {
@@ -214,7 +218,8 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 // handOut distributes the claimed work to the lanes.
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, leases: c.e.leases, ready: make(chan struct{}, 1), lateAnswers: make(chan struct{}, 1)}
-	c.held, c.unjudged = held, nil
+	c.held = held
+	c.unjudged = nil
 
 	passed := make(map[dispatch.QueueLane]int64)
 	for i := range work {
@@ -227,6 +232,7 @@ func (c *claimer) handOut(work []Work) *claim {
 		}
 	}
 
+	c.unjudged = c.e.judge.begin(c.i, c.unjudged)
 	c.e.sched.passedOver(passed)
 
 	for _, p := range held.shares {
@@ -239,6 +245,9 @@ func (c *claimer) handOut(work []Work) *claim {
 	}
 
 	for _, p := range held.shares {
+		for _, i := range p.works {
+			c.e.judge.used(&held.work[i], p.lane)
+		}
 		p.batch.Fill(p.events)
 		p.handed = true
 		if len(p.events) > 0 {
@@ -284,11 +293,12 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 		result, isKnown := c.e.judge.decide(held, w, l, &candidate)
 		switch {
 		case !isKnown:
-			c.unjudged = append(c.unjudged, unjudged{event: &w.Event, lane: l})
+			c.unjudged = append(c.unjudged, unjudged{work: w, lane: l})
 			held.returnWork(i, l, passed)
 			continue
 		case result.drops:
-			c.e.judge.used(&w.Event, l)
+			c.e.judge.used(w, l)
+			c.e.d.Filtered(l.Destination().Name)
 			continue
 		}
 
@@ -299,7 +309,6 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.QueueLane]int64) 
 			continue
 		}
 		p.reserved--
-		c.e.judge.used(&w.Event, l)
 
 		e := &w.Event
 		if len(lanes) > 1 {
@@ -342,7 +351,7 @@ func (c *claimer) admit(held *claim, p *share, passed map[dispatch.QueueLane]int
 			n++
 			continue
 		case wait == dispatch.NotEvaluated:
-			c.unjudged = append(c.unjudged, unjudged{event: &w.Event, lane: p.lane})
+			c.unjudged = append(c.unjudged, unjudged{work: w, lane: p.lane})
 			held.returnWork(work, p.lane, passed)
 		case p.lane.Destination().RateKey != nil:
 			r := held.unfinishedOf(work)

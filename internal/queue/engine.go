@@ -81,6 +81,7 @@ func New(o Options) *Engine {
 	e.sched = newScheduler(o.Limits, e.d.QueueLanes(), e.d, e.relay)
 
 	e.judge.d = o.Dispatcher
+	e.judge.evaluating = make([]atomic.Pointer[[]unjudged], len(o.Claimers))
 	e.withheld.log = o.Log
 	e.withheld.report = e.report
 	e.withheld.rows = make(map[deliveries.Ref]*withheldRow)

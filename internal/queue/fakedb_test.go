@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/sleep"
 )
 
@@ -42,7 +43,8 @@ type fakeDB struct {
 	slow         int // one in so many operations takes effect late, 0: none
 	late         int // one in so many answers comes late, 0: none
 	fenced       int
-	inflight     func() int // how many deliveries a fault may cause to repeat
+	arrivals     map[string]time.Time // the theoretical arrival times of rate limits, by destination and key
+	inflight     func() int           // how many deliveries a fault may cause to repeat
 	excused      int
 	faulted      time.Time // end of the last fault
 }
@@ -51,7 +53,9 @@ type fakeEvent struct {
 	id      int64
 	xid     uint64
 	typ     string
-	key     string    // its aggregate
+	key     string // its aggregate
+	payload []byte
+	headers map[string]string
 	stamp   int       // the number of its commit
 	at      time.Time // available_at
 	state   string    // fresh, deferred, done
@@ -96,7 +100,7 @@ func newFakeDB() *fakeDB {
 	return &fakeDB{
 		roundTrip: 200 * time.Microsecond, events: make(map[int64]*fakeEvent), rows: make(map[deliveries.Ref]*fakeRow),
 		nextXid: 100, open: make(map[uint64]bool), alive: make(map[int64]bool),
-		settled: make(map[deliveries.Ref]bool), routes: make(map[string][]string),
+		settled: make(map[deliveries.Ref]bool), routes: make(map[string][]string), arrivals: make(map[string]time.Time),
 	}
 }
 
@@ -320,6 +324,22 @@ func (db *fakeDB) event(id int64) fakeEvent {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return *db.events[id]
+}
+
+// reserve takes from rate limits.
+func (db *fakeDB) reserve(_ context.Context, destination string, terms limit.Terms, asks []limit.Request) (all []limit.Reservation, err error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	now := time.Now()
+	for _, ask := range asks {
+		place := destination + " " + ask.Key
+		lead := max(0, db.arrivals[place].Sub(now))
+		n := min(ask.N, int((time.Duration(terms.Burst)*terms.Gap-lead)/terms.Gap))
+		lead += time.Duration(n) * terms.Gap
+		db.arrivals[place] = now.Add(lead)
+		all = append(all, limit.Reservation{Key: ask.Key, N: n, Lead: lead})
+	}
+	return all, nil
 }
 
 // fakeTrigger is one relay's access to the notify lock.

@@ -81,7 +81,7 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 }
 
 func (db *fakeDB) eventOf(e *fakeEvent) delivery.Event {
-	event := delivery.Event{ID: e.id, Type: e.typ, AggregateID: e.key}
+	event := delivery.Event{ID: e.id, Type: e.typ, AggregateID: e.key, Payload: e.payload, Headers: e.headers}
 	if e.key != "" {
 		event.AggregateType = "t"
 	}
@@ -91,7 +91,7 @@ func (db *fakeDB) eventOf(e *fakeEvent) delivery.Event {
 func (s *fakeSession) fresh(q Query, match func(*fakeEvent) bool) (c Claimed) {
 	for _, id := range s.db.order {
 		e := s.db.events[id]
-		if !e.visible || e.state != "fresh" || e.locked != nil || !match(e) {
+		if !e.visible || e.state != "fresh" || e.locked != nil || slices.Contains(q.Except, id) || !match(e) {
 			continue
 		}
 		if q.Source == SourceSweep && len(c.Work) >= q.Limit {
@@ -121,7 +121,7 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 	taken := make(map[string]int)
 	for _, row := range s.db.sortedRows() {
 		room, wanted := q.Wanted[row.Destination]
-		if row.State != deliveries.Retry || !wanted {
+		if row.State != deliveries.Retry || !wanted || slices.Contains(q.Except, row.EventID) {
 			continue
 		}
 		if wait := time.Until(row.due); wait > 0 {

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"hash/maphash"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,18 +33,43 @@ const (
 // isLarge reports whether a claim leaves the evaluation of an event until its transaction has ended.
 func isLarge(e *delivery.Event) bool { return len(e.Payload) >= largePayload }
 
-// subject names an event for one destination. It has a hash of the payload, which can be edited.
+// subject names an attempt of an event for one destination: each retry and each replay is evaluated anew. It has a hash of what
+// filters and rate keys can read, because events can be edited, and ids can begin again.
 type subject struct {
 	event       int64
 	destination string
-	payload     uint64
+	failures    int
+	replay      int
+	content     uint64
 }
 
-func subjectOf(e *delivery.Event, l dispatch.QueueLane) subject {
-	return subject{event: e.ID, destination: l.Destination().Name, payload: maphash.Bytes(payloadSeed, e.Payload)}
+func subjectOf(w *Work, l dispatch.QueueLane) subject {
+	e := &w.Event
+	return subject{event: e.ID, destination: l.Destination().Name, failures: w.Failures, replay: e.Replay, content: contentOf(e)}
 }
 
-var payloadSeed = maphash.MakeSeed() //nolint:gochecknoglobals // constant
+var contentSeed = maphash.MakeSeed() //nolint:gochecknoglobals // constant
+
+// contentOf returns the hash of an event. A report has a dead letter, which does not change.
+func contentOf(e *delivery.Event) uint64 {
+	type header struct{ name, value string }
+	var h maphash.Hash
+	h.SetSeed(contentSeed)
+
+	texts := [...]string{e.Type, e.AggregateType, e.AggregateID, e.ContentType}
+	maphash.WriteComparable(&h, texts)
+	maphash.WriteComparable(&h, e.CreatedAt.UnixNano())
+	if e.DeadLetter != nil {
+		maphash.WriteComparable(&h, header{"dead letter of", e.DeadLetter.Destination})
+	}
+	_, _ = h.Write(e.Payload)
+
+	sum := h.Sum64()
+	for name, value := range e.Headers {
+		sum ^= maphash.Comparable(contentSeed, header{name, value})
+	}
+	return sum
+}
 
 // judgement is the result of the filter and of the rate key of a destination for one event.
 type judgement struct {
@@ -56,17 +83,49 @@ type judge struct {
 	d *dispatch.Dispatcher
 	n atomic.Int32 // number of results: nearly always 0
 
+	evaluating []atomic.Pointer[[]unjudged] // by claimer: what it evaluates
+
 	mu    sync.Mutex
 	known map[subject]judgement
 	order []subject // oldest first; may have subjects that are used
 }
 
+// except returns the events that claimers evaluate. Their rows are free, but no claim of this relay takes them: another claimer would
+// only evaluate them too, and deliver nothing meanwhile.
+func (j *judge) except() (events []int64) {
+	for i := range j.evaluating {
+		all := j.evaluating[i].Load()
+		if all == nil {
+			continue // nearly always
+		}
+		for _, u := range *all {
+			events = append(events, u.work.Event.ID)
+		}
+	}
+	return events
+}
+
+// begin records that a claimer will evaluate events of its claim. It returns them, without those that another claimer evaluates: the
+// claimer claimed them before that one had begun.
+func (j *judge) begin(self int, all []unjudged) []unjudged {
+	if len(all) == 0 {
+		return nil // nearly always
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+
+	others := j.except()
+	all = slices.DeleteFunc(all, func(u unjudged) bool { return slices.Contains(others, u.work.Event.ID) })
+	j.evaluating[self].Store(&all)
+	return all
+}
+
 // of returns the judgement about an event.
-func (j *judge) of(e *delivery.Event, l dispatch.QueueLane) (known judgement, ok bool) {
+func (j *judge) of(w *Work, l dispatch.QueueLane) (known judgement, ok bool) {
 	if j.n.Load() == 0 {
 		return judgement{}, false
 	}
-	s := subjectOf(e, l)
+	s := subjectOf(w, l)
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -75,12 +134,18 @@ func (j *judge) of(e *delivery.Event, l dispatch.QueueLane) (known judgement, ok
 	return known, ok
 }
 
+// evaluates reports whether a lane has a filter or a rate key for an event.
+func (j *judge) evaluates(w *Work, l dispatch.QueueLane) bool {
+	d := l.Destination()
+	return d.RateKey != nil || j.d.FilterOf(d.Name, w.Event.Type) != nil
+}
+
 // used forgets the judgement about an event.
-func (j *judge) used(e *delivery.Event, l dispatch.QueueLane) {
-	if j.n.Load() == 0 {
+func (j *judge) used(w *Work, l dispatch.QueueLane) {
+	if j.n.Load() == 0 || !j.evaluates(w, l) {
 		return
 	}
-	s := subjectOf(e, l)
+	s := subjectOf(w, l)
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -90,8 +155,8 @@ func (j *judge) used(e *delivery.Event, l dispatch.QueueLane) {
 }
 
 // add stores a judgement, and forgets the oldest ones beyond the bound.
-func (j *judge) add(e *delivery.Event, l dispatch.QueueLane, result judgement) {
-	s := subjectOf(e, l)
+func (j *judge) add(w *Work, l dispatch.QueueLane, result judgement) {
+	s := subjectOf(w, l)
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -118,8 +183,8 @@ func (j *judge) countLocked() {
 
 // unjudged is an event that a claim has returned without evaluating it for a lane.
 type unjudged struct {
-	event *delivery.Event
-	lane  dispatch.QueueLane
+	work *Work
+	lane dispatch.QueueLane
 }
 
 // evaluateAll evaluates events of a settled claim. Those left after judgeFor are evaluated after a later claim.
@@ -132,14 +197,10 @@ func (j *judge) evaluateAll(ctx context.Context, all []unjudged) {
 		if ctx.Err() != nil || isLate {
 			return
 		}
-		if _, isKnown := j.of(u.event, u.lane); isKnown {
-			continue // another claimer has evaluated it
+		if candidate.Event != &u.work.Event {
+			candidate = delivery.Candidate{Event: &u.work.Event}
 		}
-
-		if candidate.Event != u.event {
-			candidate = delivery.Candidate{Event: u.event}
-		}
-		j.add(u.event, u.lane, j.evaluate(&candidate, u.lane))
+		j.add(u.work, u.lane, j.evaluate(&candidate, u.lane))
 	}
 }
 
@@ -156,7 +217,7 @@ func (j *judge) evaluate(candidate *delivery.Candidate, l dispatch.QueueLane) ju
 	if d.RateKey == nil {
 		return judgement{}
 	}
-	key := l.RateKey(candidate.Event)
+	key := strings.Clone(l.RateKey(candidate.Event)) // no part of the payload, which it would keep in memory
 	return judgement{rateKey: &key}
 }
 
@@ -171,7 +232,7 @@ func (j *judge) decide(held *claim, w *Work, l dispatch.QueueLane, candidate *de
 		return judgement{}, true
 	}
 
-	result, ok = j.of(&w.Event, l)
+	result, ok = j.of(w, l)
 	isSlow := isLarge(&w.Event) || held.evaluated > evaluateFor
 	switch {
 	case ok || isSlow:

@@ -29,8 +29,9 @@ type modelPlan struct {
 	foreign time.Duration // when an unrelated long transaction begins, 0: never
 	lasts   time.Duration // how long it lasts, 0: without end
 	relays  int
-	batch   int            // of a claim
-	urgency map[string]int // priority of each destination
+	batch   int                      // of a claim
+	urgency map[string]int           // priority of each destination
+	filters map[string]time.Duration // how long the filter of each destination takes
 
 	// What only hard plans have.
 	batches     map[string]bool // which destinations take several events
@@ -45,6 +46,7 @@ type modelEvent struct {
 	at      time.Duration // time of the insert
 	commit  time.Duration // delay of the commit after the insert
 	delay   time.Duration // available_at
+	large   bool          // evaluated after a claim
 	scripts map[string]script
 }
 
@@ -135,6 +137,13 @@ func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
 	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
 		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
+	}
+	p.filters = make(map[string]time.Duration)
+	for _, dest := range []string{"a", "b", "c"} {
+		p.filters[dest] = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}).Draw(t, "filter")
+	}
+	for i := range p.events {
+		p.events[i].large = rapid.IntRange(0, 4).Draw(t, "large") == 0
 	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, testConfig().Batch}).Draw(t, "batch")

@@ -176,6 +176,10 @@ func (m *model) newRelay(owner int64) *relay {
 	lane.Backoff = delivery.Backoff{Initial: 50 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	for _, dest := range []string{"a", "b", "c"} {
 		lane.Priority, lane.Batch = m.plan.urgency[dest], modelBatchSize
+		lane.Filter = func(*delivery.Candidate) (bool, error) {
+			sleep.For(context.Background(), m.plan.filters[dest])
+			return true, nil
+		}
 		r.to(m.t, dest, m.handler(dest), lane)
 	}
 	for typ, dests := range modelRoutes {
@@ -191,6 +195,9 @@ func (m *model) write(e *modelEvent) {
 	m.mu.Lock()
 	m.byID[id] = e
 	m.mu.Unlock()
+	if e.large {
+		m.db.set(func() { m.db.events[id].payload = make([]byte, largePayload) })
+	}
 	sleep.For(context.Background(), e.commit)
 	w.commit()
 }

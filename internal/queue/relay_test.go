@@ -81,7 +81,9 @@ func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg relayConfig) *relay {
 	r := &relay{db: db, owner: owner, trigger: &fakeTrigger{db}, log: &logBuffer{}, ended: make(chan error, 1)}
 	maintenance := &fakeLeases{db, owner, cfg.Lease}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
-	d, err := dispatch.New(cfg.dispatcher(), nil, log)
+	dispatcher := cfg.dispatcher()
+	dispatcher.Reserve = db.reserve
+	d, err := dispatch.New(dispatcher, nil, log)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -52,30 +52,21 @@ const forgetAfter = 10 * time.Minute
 // reportWithheld is the name of the refused rows in reports.
 const reportWithheld = "outcomes of single events"
 
-// except returns the events that are not to be claimed now, and removes them from ids.
-func (h *withheldRows) except(ids []int64) (rest, except []int64) {
+// except returns the events that are not to be claimed now.
+func (h *withheldRows) except() (events []int64) {
 	if h.n.Load() == 0 {
-		return ids, nil
+		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	now := time.Now()
-	waits := make(map[int64]bool)
 	for r, row := range h.rows {
 		if row.runs() || now.Before(row.at) {
-			waits[r.EventID] = true
-			except = append(except, r.EventID)
+			events = append(events, r.EventID)
 		}
 	}
-
-	for _, id := range ids {
-		if !waits[id] {
-			rest = append(rest, id)
-		}
-	}
-
-	return rest, except
+	return events
 }
 
 // due reports whether a row is to be claimed now. It forgets rows that no claim has found.

@@ -98,6 +98,20 @@ func (q Query) atMost(n int) Query {
 	return q
 }
 
+// skip makes the query skip events.
+func (q *Query) skip(events []int64) {
+	q.Except = events
+	if len(events) == 0 {
+		return // nearly always
+	}
+
+	slices.Sort(events)
+	q.IDs = slices.DeleteFunc(q.IDs, func(id int64) bool {
+		_, isSkipped := slices.BinarySearch(events, id)
+		return isSkipped
+	})
+}
+
 // Work is a claimed event or a claimed delivery.
 type Work struct {
 	// Row is the delivery. For a fresh event only its event is set.

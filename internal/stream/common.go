@@ -35,8 +35,14 @@ func (c *common) gets(eventType string) bool { return c.e.d.Wanted(c.name, event
 // passes applies the filter, if there is one, to an event that is about to be delivered. refused is an error that
 // already forbids the delivery; passes returns it, or the error of the filter.
 func (c *common) passes(e *delivery.Event, refused error) (bool, error) {
-	if f := c.e.d.FilterOf(c.name, e.Type); f != nil && refused == nil {
-		return f(&delivery.Candidate{Event: e})
+	f := c.e.d.FilterOf(c.name, e.Type)
+	if f == nil || refused != nil {
+		return true, refused
 	}
-	return true, refused
+
+	passes, refused := f(&delivery.Candidate{Event: e})
+	if !passes {
+		c.e.d.Filtered(c.name)
+	}
+	return passes, refused
 }
