@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -41,9 +40,6 @@ func TestCapturePage(t *testing.T) {
 			}
 			s.relay(config + "admin: {listen: 127.0.0.1:9470}\n")
 			s.follow("docs/capture.md", map[string]act{
-				"notifyd capture add orders --exclude password_hash --install": {
-					says: "(?s)^" + regexp.QuoteMeta(printedBy(t, "docs/capture.md", step{text: "notifyd capture add orders --exclude password_hash --install"})) + "$",
-				},
 				"sql 2": {after: func(string) {
 					s.until(`grep -q orders.updated events.log`)
 					if is, printed := s.run(`grep -c 'orders\.' events.log`); is != "0" || strings.TrimSpace(printed) != "2" {
@@ -51,12 +47,10 @@ func TestCapturePage(t *testing.T) {
 					}
 					delivered(t, testenv.ReadFile(t, filepath.Join(s.dir, "events.log")), want)
 				}},
-				"notifyd capture list":          {says: `(?m)^public.orders +orders.inserted, orders.updated, orders.deleted +orders +id +id, status, total +password_hash +yes +none$`},
-				"notifyd capture remove orders": {says: `^removed the capture of orders\n$`},
 			})
-			s.types("notifyd capture remove orders", 0, `^there is no capture of orders\n$`, 0)
-			s.types("notifyd capture list", 0, `^no table is captured`, 0)
-			s.types("notifyd doctor", 0, `ok`, 0)
+			s.types("notifyd capture remove orders", act{says: `^there is no capture of orders\n$`}, 0)
+			s.types("notifyd capture list", act{says: `^no table is captured`}, 0)
+			s.types("notifyd doctor", act{}, 0)
 			s.stop()
 		})
 	}

@@ -166,7 +166,7 @@ func TestMigrateDebeziumToKafka(t *testing.T) {
 		case st.language == "yaml":
 			config = st.text
 		case st.language == "sql" && sql < 2: // the table, and cutting over
-			s.psql(st.text, "")
+			s.psql(st.text, act{})
 			sql++
 		}
 	}

@@ -68,7 +68,8 @@ type act struct {
 	before func()               // brings about what the page tells of
 	as     string               // is typed in its place; %s is the command
 	code   int                  // the exit code
-	says   string               // matches what is printed
+	says   string               // matches what is printed, where the page does not show it
+	shown  string               // what the page shows; follow sets it
 	run    func(s step)         // runs the step, in place of the shell
 	after  func(printed string) // looks what came of it
 }
@@ -82,6 +83,7 @@ func programs() []string {
 func (s *stage) do(st step, a act) {
 	s.Helper()
 	printed := ""
+	a.shown = s.own.Replace(st.shown)
 	if a.before != nil {
 		a.before()
 	}
@@ -89,7 +91,7 @@ func (s *stage) do(st step, a act) {
 	case a.run != nil:
 		a.run(st)
 	case st.language == "sql":
-		printed = s.psql(st.text, a.says)
+		printed = s.psql(st.text, a)
 	default:
 		printed = s.command(st, a)
 	}
@@ -103,52 +105,110 @@ func (s *stage) command(st step, a act) (printed string) {
 	s.Helper()
 	text := s.own.Replace(st.text)
 	if program, _, _ := strings.Cut(strings.TrimPrefix(text, "bin/"), " "); !slices.Contains(programs(), program) {
-		s.Fatalf("no test may run %s: give it an act of its own, or name it in named() with the reason", text)
+		s.Fatalf("no test may run %s: give it an act of its own, or add a rule to untested() with the reason", text)
 	}
 	if a.as != "" {
 		line := s.own.Replace(st.line())
 		text = strings.ReplaceAll(a.as, "%s", line)
 	}
-	return s.types("{ "+text+"\n} </dev/null", a.code, a.says, again(st.text))
+	return s.types("{ "+text+"\n} </dev/null", a, again(st.text))
 }
-
-// lookingPatience bounds how long a step that only looks is run again.
-const lookingPatience = patience
 
 // again is for how long a step may be run again: not at all, if it changes anything.
 func again(text string) time.Duration {
-	if regexp.MustCompile(`^(notifyd (check-config|doctor|healthcheck|plan|status)|curl|SELECT)\b`).MatchString(text) {
-		return lookingPatience
+	if looks.MatchString(text) {
+		return typingPatience
 	}
+
 	return 0
 }
 
-// types has the shell run a command, which ends with a code and prints what matches.
+// looks recognises a step that changes nothing.
+var looks = regexp.MustCompile(`^(bin/)?notifyd (check-config|doctor|healthcheck|plan|status|(capture|dlq|events|positions|replay) (list|show))\b|^curl\b|^SELECT\b|^(cat|grep) [^>]*$`)
+
+// types has the shell run a command, which ends with a code and prints what the page shows.
 // One that only looks may be typed again: a server that has much to do is late, and
 // shows a moment later what it should.
-func (s *stage) types(text string, code int, says string, again time.Duration) (printed string) {
-	s.Helper()
+func (p *shell) types(text string, a act, again time.Duration) (printed string) {
+	p.Helper()
+	says := regexp.MustCompile(a.says)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+
 	for deadline := time.Now().Add(again); ; <-tick.C {
-		is, printed := s.run(text)
-		if is == strconv.Itoa(code) && regexp.MustCompile(says).MatchString(printed) {
+		code, printed := p.run(text)
+		isSaid := says.MatchString(printed) && (a.shown == "" || alike(a.shown, printed))
+		if code == strconv.Itoa(a.code) && isSaid {
 			return printed
 		}
 		if !time.Now().Before(deadline) {
-			s.Fatalf("%s\nends with %s, not %d, or does not say %q:\n%s", text, is, code, says, printed)
+			p.Fatalf("%s\nends with %s, and prints\n%s\nwant code %d, %q and\n%s", text, code, printed, a.code, a.says, a.shown)
 		}
 	}
 }
 
-// psql runs statements, each to its end, and returns the tables that are printed, which
-// match.
-func (s *stage) psql(text, says string) (printed string) {
+// alike compares what a command has printed with the block of a page. In the block, "..." stands
+// for any text, and a line of it for any lines.
+func alike(block, printed string) bool {
+	pattern := ""
+	for line := range strings.SplitSeq(settled(block), "\n") {
+		if line == "..." {
+			pattern += `(?s:.*\n)?`
+			continue
+		}
+		pattern += strings.ReplaceAll(regexp.QuoteMeta(line), `\.\.\.`, ".*") + "\n"
+	}
+
+	return regexp.MustCompile("^" + pattern + "$").MatchString(settled(printed) + "\n")
+}
+
+// settled makes what differs from run to run, or from machine to machine, the same.
+func settled(s string) string {
+	for _, m := range []struct{ what, is string }{
+		{`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
+		{`(?m)^Date: .*$`, "Date: TIME"},
+		{`\b\d+(\.\d+)?(h\d\dm|m\d\ds|µs|ms|s|m|h|d)\b`, "AGO"},
+		{`127\.0\.0\.1:\d+`, "ADDRESS"},
+		{`MAIL_PORT=\d+`, "MAIL_PORT=PORT"},
+		{`relays +\S+, process \d+, \S+, up`, "relays HOST, process PID, VERSION, up"},
+		{`(session|process) \d+`, "$1 PID"},
+		{`by \S+@\S+ `, "by SOMEBODY "},
+		{`(?m)[ \t\r]+$`, ""},
+		{` +`, " "},
+	} {
+		s = regexp.MustCompile(m.what).ReplaceAllString(s, m.is)
+	}
+
+	return strings.TrimSpace(s)
+}
+
+func TestAlike(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		block, printed string
+		want           bool
+	}{
+		{"at  2026-11-21 09:30:00Z, 3s ago", "at 2026-12-01 04:00:00.5Z, 4ms ago\n", true},
+		{"1 event", "2 events", false},
+		{"a ... z\nend", "a b c z\nend", true},
+		{"a\n...\nend", "a\nb\nc\nend", true},
+		{"a\n...", "b\na", false},
+		{"a", "a\nb", false},
+		{"a.b", "axb", false},
+	} {
+		if alike(c.block, c.printed) != c.want {
+			t.Errorf("%q and %q: want %v", c.block, c.printed, c.want)
+		}
+	}
+}
+
+// psql runs statements, each to its end, and returns the tables that are printed.
+func (s *stage) psql(text string, a act) (printed string) {
 	s.Helper()
 	s.blocks++
 	name := fmt.Sprintf("block%d.sql", s.blocks)
 	s.write(name, text)
-	return s.types(`psql -X -q -v ON_ERROR_STOP=1 -P footer=off -f `+name+` "$DATABASE_URL"`, 0, says, again(text))
+	return s.types(`psql -X -q -v ON_ERROR_STOP=1 -P footer=off -f `+name+` "$DATABASE_URL"`, a, again(text))
 }
 
 // follow runs the steps of a page in their order, each of them: a command by the shell,
@@ -170,7 +230,7 @@ func (s *stage) followAll(list []step, acts map[string]act) {
 		case st.language == "sql":
 			sql++
 			line = fmt.Sprintf("sql %d", sql)
-		case st.language != "sh" || named()[line] != "":
+		case st.language != "sh" || isUntested(line):
 			continue
 		}
 		met = append(met, line)
@@ -225,4 +285,12 @@ func (s *stage) stop() {
 	if code, printed := s.run("kill $relay; wait $relay"); code != "0" {
 		s.Errorf("notifyd run ends with %s: %s\n%s", code, printed, testenv.ReadFile(s.T, filepath.Join(s.dir, "notifyd.log")))
 	}
+}
+
+// words splits a command line as a shell does, as far as the page needs it.
+func words(line string) (list []string) {
+	for _, m := range regexp.MustCompile(`'([^']*)'|"([^"]*)"|(\S+)`).FindAllStringSubmatch(line, -1) {
+		list = append(list, m[1]+m[2]+m[3])
+	}
+	return list
 }
