@@ -18,12 +18,7 @@ func TestReadmePage(t *testing.T) {
 	t.Parallel()
 	sink := testenv.Mail(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "swordfish"})
 	s := newStage(t, testenv.Database(t), "host: smtp.example.com", fmt.Sprintf("host: 127.0.0.1, port: %d, tls: none", sink.Port()))
-	config, placing := "", ""
-	for _, st := range steps(testenv.ReadFile(t, root+"README.md")) {
-		if st.language == "yaml" {
-			config = s.own.Replace(st.text) + "admin: {listen: '" + s.address + "'}\n"
-		}
-	}
+	config, placing := s.config("README.md"), ""
 	s.write("notifyd.yaml", config)
 	s.run("export SMTP_PASSWORD=swordfish")
 	s.follow("README.md", map[string]act{

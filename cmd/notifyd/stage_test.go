@@ -43,6 +43,7 @@ type stage struct {
 	address  string            // for admin.listen
 	own      *strings.Replacer // exchanges addresses and places of the pages for those of the stage
 	blocks   int
+	relays   bool // one has been started
 }
 
 // newStage opens one. pairs are further texts of the page, and what is there in their place.
@@ -171,8 +172,9 @@ func settled(s string) string {
 		{`127\.0\.0\.1:\d+`, "ADDRESS"},
 		{`MAIL_PORT=\d+`, "MAIL_PORT=PORT"},
 		{`relays +\S+, process \d+, \S+, up`, "relays HOST, process PID, VERSION, up"},
-		{`(session|process) \d+`, "$1 PID"},
-		{`by \S+@\S+ `, "by SOMEBODY "},
+		{`(oid|process|session|server|table) \d+`, "$1 PID"},
+		{`(by|TIME) +\S+@\S+`, "$1 SOMEBODY"},
+		{`(?m)- +\d+$`, "- PID"}, // a session in a table
 		{`(?m)[ \t\r]+$`, ""},
 		{` +`, " "},
 	} {
@@ -213,7 +215,7 @@ func (s *stage) psql(text string, a act) (printed string) {
 
 // follow runs the steps of a page in their order, each of them: a command by the shell,
 // SQL by psql. acts are for those that need more, by their line; "sql 1" and so on
-// are those for the blocks of SQL. Blocks of other languages are those of TestDocsBlocks.
+// are those for the blocks of SQL, "yaml 1" for configurations. Other blocks are those of TestDocsBlocks.
 func (s *stage) follow(page string, acts map[string]act) {
 	s.Helper()
 	s.followAll(steps(testenv.ReadFile(s.T, root+page)), acts)
@@ -223,13 +225,16 @@ func (s *stage) follow(page string, acts map[string]act) {
 func (s *stage) followAll(list []step, acts map[string]act) {
 	s.Helper()
 	var met []string
-	sql := 0
+	blocks := make(map[string]int)
 	for _, st := range list {
 		line := st.line()
 		switch {
-		case st.language == "sql":
-			sql++
-			line = fmt.Sprintf("sql %d", sql)
+		case st.language == "sql", st.language == "yaml":
+			blocks[st.language]++
+			line = fmt.Sprintf("%s %d", st.language, blocks[st.language])
+			if st.language == "yaml" && acts[line].run == nil {
+				continue
+			}
 		case st.language != "sh" || isUntested(line):
 			continue
 		}
@@ -243,6 +248,44 @@ func (s *stage) followAll(list []step, acts map[string]act) {
 	}
 }
 
+// config returns the last configuration of a page, with an address for commands.
+func (s *stage) config(page string) (text string) {
+	s.Helper()
+	for _, st := range steps(testenv.ReadFile(s.T, root+page)) {
+		if st.language == "yaml" {
+			text = st.text
+		}
+	}
+
+	return s.own.Replace(withAdmin(text))
+}
+
+// withAdmin adds admin.listen to a configuration without one.
+func withAdmin(config string) string {
+	if strings.Contains(config, "\nadmin:") {
+		return config
+	}
+
+	return config + "admin: {listen: 127.0.0.1:9470}\n"
+}
+
+// serve runs a relay with a configuration of the page, in place of the one that runs.
+func (s *stage) serve(st step) {
+	s.Helper()
+	s.launch(st)
+	s.ready()
+}
+
+// launch is serve for an outbox without tables: it waits for nothing.
+func (s *stage) launch(st step) {
+	s.Helper()
+	if s.relays {
+		s.stop()
+	}
+	s.write("notifyd.yaml", s.own.Replace(withAdmin(st.text)))
+	s.background()
+}
+
 // relay starts notifyd run in the background, and waits until it delivers.
 func (s *stage) relay(config string) {
 	s.Helper()
@@ -253,8 +296,14 @@ func (s *stage) relay(config string) {
 // start is relay with the configuration that is there.
 func (s *stage) start() {
 	s.Helper()
-	s.do(step{text: "notifyd run", language: "sh"}, act{as: "%s >events.log 2>notifyd.log & relay=$!"})
+	s.background()
 	s.ready()
+}
+
+func (s *stage) background() {
+	s.Helper()
+	s.relays = true
+	s.do(step{text: "notifyd run", language: "sh"}, act{as: "%s >events.log 2>notifyd.log & relay=$!"})
 }
 
 // ready waits until the relay that was started says that it is.
@@ -282,15 +331,8 @@ func (s *stage) until(command string) {
 // stop ends what relay has started, which has to end well.
 func (s *stage) stop() {
 	s.Helper()
+	s.relays = false
 	if code, printed := s.run("kill $relay; wait $relay"); code != "0" {
 		s.Errorf("notifyd run ends with %s: %s\n%s", code, printed, testenv.ReadFile(s.T, filepath.Join(s.dir, "notifyd.log")))
 	}
-}
-
-// words splits a command line as a shell does, as far as the page needs it.
-func words(line string) (list []string) {
-	for _, m := range regexp.MustCompile(`'([^']*)'|"([^"]*)"|(\S+)`).FindAllStringSubmatch(line, -1) {
-		list = append(list, m[1]+m[2]+m[3])
-	}
-	return list
 }

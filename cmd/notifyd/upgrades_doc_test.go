@@ -1,73 +1,48 @@
+//go:build unix
+
 package main
 
 import (
-	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/cmd/internal/command"
 )
 
-// TestUpgradesPage runs the commands and the SQL of docs/upgrades.md on a copy. The tests of integration/copies do the rest of the
-// page: dumps, pg_upgrade, logical replication.
+// TestUpgradesPage types docs/upgrades.md on a copy. The tests of integration/copies do the rest of the
+// page: dumps, pg_upgrade, logical replication, pg_repack.
 func TestUpgradesPage(t *testing.T) {
 	t.Parallel()
-	url := database(t)
-	if got := commandIn(t, vars{"DATABASE_URL": url}, "migrate", "--partitions", "daily"); got.code != 0 {
-		t.Fatalf("%+v", got)
+	const elsewhere = "1/2/3/shop"
+	s := newStage(t, database(t))
+	s.types("notifyd migrate --partitions daily --yes", act{}, 0)
+	atHome := func(want string) {
+		t.Helper()
+		equal(t, s.url, `SELECT (home = outbox_place(tableoid))::text FROM outbox_mode`, want)
 	}
-	var adopted int
-	for _, f := range fences(testenv.ReadFile(t, root+"docs/upgrades.md")) {
-		switch f.language {
-		case "sql":
-			if !strings.Contains(f.text, "ALTER DATABASE") { // no session may use it
-				execute(t, url, f.text)
-			}
-		case "":
-			for line := range strings.Lines(f.text) {
-				execute(t, url, `UPDATE outbox_mode SET home = '1/2/3/elsewhere'`)
-				execute(t, url, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
-				if got := commandIn(t, vars{"DATABASE_URL": url}, "status", "--exit-code"); got.code == 0 || !strings.Contains(got.stdout, "The outbox is a copy: its home is database elsewhere") || !strings.Contains(got.stdout, "notifyd adopt") {
-					t.Errorf("status: %+v", got)
-				}
-				command, _, _ := strings.Cut(line, " #")
-				args := words(strings.TrimPrefix(strings.TrimSpace(command), "notifyd "))
-				dry := strings.Contains(command, "--dry-run")
-				if !dry {
-					if got := commandIn(t, vars{"DATABASE_URL": url}, args...); got.code == 0 || !strings.Contains(got.stderr, "--yes") {
-						t.Errorf("without --yes: %+v", got)
-					}
-					args = append(args, "--yes")
-				}
-				got := commandIn(t, vars{"DATABASE_URL": url}, args...)
-				if got.code != 0 || !strings.Contains(got.stdout, "home: database elsewhere (oid 2, table 3) of server 1\nhere: database ") || strings.Contains(got.stdout, "adopted: ") == dry {
-					t.Errorf("%s: %+v", line, got)
-				}
-				if home := query[bool](t, url, `SELECT home = outbox_place(tableoid) FROM outbox_mode`); home == dry {
-					t.Errorf("%s: at home: %v", line, home)
-				}
-				adopted++
-			}
-		case "sh":
-			if f.text != "pg_repack --no-kill-backend --dbname shop --table outbox_events --table outbox_deliveries\n" {
-				t.Errorf("TestRepack of integration/copies does not run %s", f.text)
-			}
-		default:
-			t.Errorf("nothing checks a block of %q", f.language)
-		}
+	copied := func() {
+		execute(t, s.url, `UPDATE outbox_mode SET home = '`+elsewhere+`'`)
+		publishTo(t, s.url, "a", "1")
+		s.types("notifyd status --exit-code", act{code: command.ExitFailure, says: `(?s)The outbox is a copy: its home is database shop.*notifyd adopt`}, 0)
 	}
-	if n := query[int](t, url, `SELECT count(*) FROM outbox_events WHERE state = 'fresh'`); n != 0 || adopted != 3 {
-		t.Errorf("%d events wait after %d commands", n, adopted)
-	}
-	migrated := commandIn(t, vars{"DATABASE_URL": url}, "migrate")
-	if home := query[bool](t, url, `SELECT home = outbox_place(tableoid) FROM outbox_mode`); !home || migrated.code != 0 {
-		t.Errorf("a home that was removed is not written by migrate: %+v", migrated)
-	}
-	execute(t, url, `UPDATE outbox_mode SET home = '1/2/3/elsewhere'`)
-	if got := commandIn(t, vars{"DATABASE_URL": url}, "migrate"); got.code != 0 || query[string](t, url, `SELECT home FROM outbox_mode`) != "1/2/3/elsewhere" {
-		t.Errorf("migrate adopts: %+v", got)
-	}
-	got := commandIn(t, vars{"DATABASE_URL": url}, "adopt", "--dry-run", "-o", "json")
-	if got.code != 0 || !strings.Contains(got.stdout, `"from": "1/2/3/elsewhere"`) {
-		t.Errorf("adopt as JSON: %+v", got)
-	}
+	adopted := act{before: func() {
+		copied()
+		s.types("notifyd adopt </dev/null", act{code: command.ExitUsage, says: "--yes"}, 0)
+	}, as: "%s --yes", after: func(string) { atHome("true") }}
+	skipped := act{run: func(step) {}} // no session may use the database
+	s.follow("docs/upgrades.md", map[string]act{
+		"notifyd adopt --dry-run":                           {before: copied, after: func(string) { atHome("false") }},
+		`notifyd adopt --reason "upgrade to PostgreSQL 18"`: adopted,
+		"notifyd adopt --discard-waiting":                   adopted,
+		"sql 1":                                             skipped,
+		"sql 5":                                             skipped,
+		"pg_repack --no-kill-backend --dbname shop --table outbox_events --table outbox_deliveries": {run: func(step) {}}, // TestRepack of integration/copies runs it
+	})
+	equal(t, s.url, `SELECT count(*)::text FROM outbox_events WHERE state = 'fresh'`, "0")
+
+	s.types("notifyd migrate", act{}, 0) // the page has removed the home
+	atHome("true")
+	execute(t, s.url, `UPDATE outbox_mode SET home = '`+elsewhere+`'`)
+	s.types("notifyd migrate", act{}, 0)
+	equal(t, s.url, `SELECT home FROM outbox_mode`, elsewhere)
+	s.types("notifyd adopt --dry-run -o json", act{says: `"from": "` + elsewhere + `"`}, 0)
 }
