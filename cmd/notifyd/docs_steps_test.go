@@ -53,6 +53,21 @@ func steps(page string) (list []step) {
 	return list
 }
 
+// lastBlock returns the last block of a language on a page.
+func lastBlock(t *testing.T, page, language string) (text string) {
+	t.Helper()
+	for _, st := range steps(testenv.ReadFile(t, root+page)) {
+		if st.language == language {
+			text = st.text
+		}
+	}
+	if text == "" {
+		t.Fatalf("%s has no block of %s", page, language)
+	}
+
+	return text
+}
+
 // tool recognises a command in backticks.
 var tool = regexp.MustCompile(`^(?:(?:bin/)?notifyd|curl|docker|helm|kubectl|make|psql|ssh|sudo|systemctl|go (?:build|generate|install|mod|run|test|tool|vet)) `)
 

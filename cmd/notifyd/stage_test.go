@@ -193,15 +193,10 @@ func (s *stage) followAll(list []step, acts map[string]act) {
 }
 
 // config returns the last configuration of a page, with an address for commands.
-func (s *stage) config(page string) (text string) {
+func (s *stage) config(page string) string {
 	s.Helper()
-	for _, st := range steps(testenv.ReadFile(s.T, root+page)) {
-		if st.language == "yaml" {
-			text = st.text
-		}
-	}
 
-	return s.own.Replace(withAdmin(text))
+	return s.own.Replace(withAdmin(lastBlock(s.T, page, "yaml")))
 }
 
 // withAdmin adds admin.listen to a configuration without one.
