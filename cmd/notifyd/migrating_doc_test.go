@@ -92,9 +92,6 @@ func polling(s *stage) map[string]act {
 		execute(s.T, s.url, `INSERT INTO outbox (topic, key, payload) VALUES ('order.placed', '7', '{"n": `+n+`}')`)
 	}
 	return map[string]act{
-		"notifyd migrate":      {says: `version`},
-		"notifyd check-config": {says: `: ok, `},
-		"notifyd doctor":       {says: `\bok +schema\b`},
 		"sql 1": {after: func(string) {
 			insert("1")
 			execute(s.T, s.url, `UPDATE outbox SET sent_at = now()`)

@@ -52,8 +52,6 @@ func TestRunbookPage(t *testing.T) {
 		"notifyd doctor":      {code: command.ExitFailure, says: `(?m)^error +destination mail `},
 		"notifyd healthcheck": {says: `(?m)^\[\+\] database: ok$`},
 		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_down\{destination="mail"\} 1\r?$`},
-		"sql 1": {says: `destination *\| *state *\| *count *\| *next_attempt *\| *an_error`},
-		"sql 2": {says: `event_type *\| *count *\| *oldest`},
 
 		// NotifydDatabaseDown, NotifydEventsWaiting
 		"sql 3": {before: b.databaseDown, says: `application_name *\| *state *\| *count *\| *longest(?s:.*)notifyd/claim *\| *idle`},
