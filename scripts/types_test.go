@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,119 +31,6 @@ var loops = []string{
 	"internal/wake.Machine",
 	"notifyd.Relay",
 	"notifyd.purger",
-}
-
-// splitTypes have methods in several files. The numbers are the files of today, so that they can only fall.
-var splitTypes = []struct {
-	reason string
-	files  map[string]int
-}{
-	{"validate.go checks what config.go declares, and what few destinations have is with its code", map[string]int{
-		"handlers/email.Config":     2,
-		"handlers/kafka.Config":     2,
-		"handlers/nats.Config":      2,
-		"handlers/pubsub.Config":    2,
-		"handlers/rabbitmq.Config":  3,
-		"handlers/rabbitmq.Declare": 2,
-		"handlers/redis.Config":     3,
-		"handlers/slack.Config":     2,
-		"handlers/sqs.Config":       2,
-		"handlers/webhook.Config":   3,
-		"cmd/internal/config.Lane":  2,
-	}},
-	{"a destination has a file for each task: check.go connects, errors.go classifies, preview.go renders without sending", map[string]int{
-		"handlers/email.Handler":        3,
-		"handlers/email.conn":           2,
-		"handlers/file.Handler":         3,
-		"handlers/internal/awsapi.Conn": 3,
-		"handlers/kafka.Handler":        7,
-		"handlers/nats.Handler":         5,
-		"handlers/postgres.Handler":     4,
-		"handlers/pubsub.Handler":       4,
-		"handlers/rabbitmq.Handler":     6,
-		"handlers/rabbitmq.target":      2,
-		"handlers/redis.Handler":        4,
-		"handlers/slack.Handler":        4,
-		"handlers/slack.answer":         3,
-		"handlers/slack.apiPoster":      2,
-		"handlers/slack.webhookPoster":  2,
-		"handlers/sqs.Handler":          4,
-		"handlers/webhook.Handler":      7,
-	}},
-	{"a delivery that happens exactly once has files of its own, with its part of the batch and of the producer", map[string]int{
-		"handlers/kafka.batch":    4,
-		"handlers/kafka.producer": 4,
-		"handlers/redis.batch":    2,
-	}},
-	{"a file for each form of a message", map[string]int{
-		"handlers/internal/message.Encoder": 3,
-	}},
-	{"a file for each group of proofs that a destination passes", map[string]int{
-		"handlers/handlertest.probe": 6,
-	}},
-	{"a file for each command", map[string]int{
-		"cmd/internal/command/configuration.planPrinter": 2,
-		"cmd/internal/command/events.printer":            2,
-	}},
-	{"a file for each part of the configuration", map[string]int{
-		"cmd/internal/config.Config":      6,
-		"cmd/internal/config.Destination": 3,
-		"cmd/internal/config.decoder":     3,
-		"cmd/internal/config.fileDecoder": 4,
-	}},
-	{"a file for each page", map[string]int{
-		"internal/console.Console": 3,
-		"internal/console.outbox":  10,
-	}},
-	{"a file for each section", map[string]int{
-		"internal/status.Relay":            2,
-		"internal/status.RelayDestination": 2,
-		"internal/status.Status":           5,
-	}},
-	{"a file for each check", map[string]int{
-		"cmd/internal/doctor.exam": 9,
-	}},
-	{"a file for each question to the tables, with its SQL", map[string]int{
-		"internal/queue.Session":       4,
-		"ops.Client":                   16,
-		"internal/store.Connector":     3,
-		"internal/store.Session":       3,
-		"internal/store.Watch":         2,
-		"internal/store.backlogReader": 4,
-	}},
-	{"a file for each direction in which a table changes", map[string]int{
-		"sql.change":     2,
-		"sql.modeChange": 5,
-	}},
-	{"a file for each measurement", map[string]int{
-		"cmd/internal/bench.Env":     6,
-		"cmd/internal/bench.drain":   6,
-		"cmd/internal/bench.latency": 2,
-	}},
-	{"a file for each step of the example", map[string]int{
-		"examples/orders.shop":   2,
-		"cmd/internal/demo.demo": 5,
-	}},
-	{"the life of a server, and the faults that tests make, are apart from its start", map[string]int{
-		"internal/lab/privateserver.Server":              4,
-		"internal/lab/privateserver/kafkaserver.Server":  2,
-		"internal/lab/privateserver/pginstall.installer": 2,
-		"internal/lab/privateserver/pgserver.Server":     3,
-		"internal/lab/privateserver/rabbitserver.Server": 2,
-		"internal/smtpsink.Sink":                         2,
-	}},
-	{"a file for each operating system", map[string]int{
-		"internal/lab/privateserver.Account": 3,
-		"internal/lab/testenv.Network":       3,
-	}},
-	{"what few users of a small package need is apart", map[string]int{
-		"internal/tmpl.Template":   2,
-		"internal/when.Expression": 3,
-		"internal/when.Language":   2,
-	}},
-	{"the relay wires parts that have files of their own", map[string]int{
-		"notifyd.Relay": 3,
-	}},
 }
 
 // TestFieldsOfOwners bounds what a reader must know to change code under one lock. The fields that an owner guards
@@ -174,40 +60,6 @@ func TestFieldsOfOwners(t *testing.T) {
 	}
 	if owners < 60 {
 		t.Errorf("only %d owners were found", owners)
-	}
-}
-
-// TestMethodsInOneFile finds types whose methods are in several files.
-func TestMethodsInOneFile(t *testing.T) {
-	t.Parallel()
-	split := make(map[string]int)
-	for _, s := range splitTypes {
-		for name, files := range s.files {
-			if split[name] > 0 {
-				t.Errorf("%s is in splitTypes twice", name)
-			}
-			split[name] = files
-		}
-	}
-	for _, p := range parseModule(t) {
-		for name, files := range p.methods {
-			name = p.path + "." + name
-			most, listed := split[name]
-			delete(split, name)
-			switch {
-			case listed && len(files) == 1:
-				t.Errorf("%s has its methods in one file: remove it from splitTypes", name)
-			case listed && len(files) < most:
-				t.Errorf("%s has its methods in %d files, fewer than %d: lower the number in splitTypes", name, len(files), most)
-			case listed && len(files) > most:
-				t.Errorf("%s has its methods in %d files, more than the %d of splitTypes: %v", name, len(files), most, slices.Sorted(maps.Keys(files)))
-			case !listed && len(files) > 1:
-				t.Errorf("%s has its methods in %d files: move them into one, or add the type to splitTypes with the reason: %v", name, len(files), slices.Sorted(maps.Keys(files)))
-			}
-		}
-	}
-	for name := range split {
-		t.Errorf("%s of splitTypes has no methods: remove it", name)
 	}
 }
 
@@ -257,13 +109,12 @@ func TestFieldsAreCounted(t *testing.T) {
 
 // sourcePackage is the source of a package, without its tests.
 type sourcePackage struct {
-	path    string                     // below the module; the root package is "notifyd"
-	types   map[string]ast.Expr        // the declared types
-	methods map[string]map[string]bool // the files with methods of a type
+	path  string              // below the module; the root package is "notifyd"
+	types map[string]ast.Expr // the declared types
 }
 
 func newSourcePackage(path string) *sourcePackage {
-	return &sourcePackage{path: path, types: make(map[string]ast.Expr), methods: make(map[string]map[string]bool)}
+	return &sourcePackage{path: path, types: make(map[string]ast.Expr)}
 }
 
 // parseModule parses the packages of the module, without modules below it.
@@ -304,21 +155,13 @@ func (p *sourcePackage) add(t *testing.T, path string, source any) {
 		t.Fatal(err)
 	}
 	for _, d := range file.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			if d.Recv == nil {
-				continue
-			}
-			name := receiver(d.Recv.List[0].Type)
-			if p.methods[name] == nil {
-				p.methods[name] = make(map[string]bool)
-			}
-			p.methods[name][filepath.Base(path)] = true
-		case *ast.GenDecl:
-			for _, s := range d.Specs {
-				if s, ok := s.(*ast.TypeSpec); ok {
-					p.types[s.Name.Name] = s.Type
-				}
+		declared, ok := d.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, s := range declared.Specs {
+			if s, ok := s.(*ast.TypeSpec); ok {
+				p.types[s.Name.Name] = s.Type
 			}
 		}
 	}

@@ -106,15 +106,3 @@ func dropRoles(t *testing.T, admin string, roles []string) {
 		}
 	}
 }
-
-// TestDeployLinks: what the pages about production point at is there.
-func TestDeployLinks(t *testing.T) {
-	t.Parallel()
-	for _, page := range []string{"../../docs/deploy.md", "../../docs/runbook.md", "../../SECURITY.md", "../../README.md"} {
-		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`).FindAllStringSubmatch(testenv.ReadFile(t, page), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), link[1])); err != nil {
-				t.Errorf("%s: %v", page, err)
-			}
-		}
-	}
-}

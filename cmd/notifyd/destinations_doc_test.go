@@ -1,23 +1,20 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
-// TestDestinationPages checks the configuration that every page begins with,
-// and that every type has a page, a line in the table, and the other way round.
+// TestDestinationPages previews with the configuration that every page begins with,
+// and checks that every type has a page, a line in the table, and the other way round.
 func TestDestinationPages(t *testing.T) {
 	t.Parallel()
-	table, err := os.ReadFile("../../docs/destinations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := testenv.ReadFile(t, root+"docs/destinations.md")
 	pages, err := filepath.Glob("../../docs/destinations/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -29,33 +26,18 @@ func TestDestinationPages(t *testing.T) {
 	for name := range types {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			page, err := os.ReadFile("../../docs/destinations/" + name + ".md")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(string(table), "| [`"+name+"`](destinations/"+name+".md)") {
+			page := testenv.ReadFile(t, root+"docs/destinations/"+name+".md")
+			if !strings.Contains(table, "| [`"+name+"`](destinations/"+name+".md)") {
 				t.Error("docs/destinations.md has no line for it")
 			}
 			for _, heading := range []string{`## What "delivered" means`, "## What is a duplicate", "## When it fails", "## Trace, bytes and check"} {
-				if !strings.Contains(string(page), "\n"+heading) {
+				if !strings.Contains(page, "\n"+heading) {
 					t.Errorf("the page lacks %q", heading)
 				}
 			}
-			_, example, _ := strings.Cut(string(page), "```yaml\n")
-			example, _, _ = strings.Cut(example, "```")
+			example := pasted(t, name+".md") // TestDocsBlocks checks it
 			if !strings.Contains(example, "type: "+name) {
 				t.Fatalf("the page begins with no configuration:\n%s", example)
-			}
-			for _, config := range complete(string(page)) {
-				path := file(t, config)
-				for _, named := range regexp.MustCompile(`\$\{file:([\w-]+)\}`).FindAllStringSubmatch(config, -1) {
-					if err := os.WriteFile(filepath.Join(filepath.Dir(path), named[1]), []byte("https://hooks.example.com/services/T0/B0/x\n"), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
-					t.Errorf("exit code %d:\n%s\n%s", r.code, r.stderr, config)
-				}
 			}
 			previewed(t, example)
 			if name != "slack" { // which drops nothing, and shows no metadata here
@@ -63,17 +45,6 @@ func TestDestinationPages(t *testing.T) {
 			}
 		})
 	}
-}
-
-// complete returns the configurations of a page that are complete.
-func complete(page string) (all []string) {
-	for _, block := range strings.Split(page, "```yaml\n")[1:] {
-		block, _, _ = strings.Cut(block, "```")
-		if strings.HasPrefix(block, "version: ") {
-			all = append(all, block)
-		}
-	}
-	return all
 }
 
 // variablesOf gives a value to each variable that a configuration expands, in
@@ -99,41 +70,40 @@ func variablesOf(config string) vars {
 	return env
 }
 
+// previewed asks the destination of a configuration what it would send.
+func previewed(t *testing.T, config string) {
+	t.Helper()
+	printed := preview(t, config, `"headers": {"traceparent": "00-1-2-01"}`)
+	if printed == "" || strings.Contains(printed, "swordfish") || strings.Contains(printed, "whsec_") {
+		t.Errorf("nothing or a secret is shown:\n%s", printed)
+	}
+}
+
 // replayed asks the destination what it would send of a replayed event: what
 // receivers drop duplicates by has to be another.
 func replayed(t *testing.T, config string) {
 	t.Helper()
-	event := filepath.Join(t.TempDir(), "event.json")
-	const text = `{"event_id": 42, "event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7", "replay": 3,
-		"payload": {"order": 7, "email": "ann@example.com", "total_cents": 1999, "currency": "EUR", "customer": "Ann", "shop": "main"}}`
-	if err := os.WriteFile(event, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	name := regexp.MustCompile(`(?m)^destinations:\n  ([\w-]+):`).FindStringSubmatch(config)
-	r := commandIn(t, variablesOf(config), "template", "test", "-c", file(t, config), "--destination", name[1], "--event", event)
-	if r.code != 0 || !regexp.MustCompile(`42r3|"replay": ?3`).MatchString(r.stdout) {
-		t.Errorf("exit code %d; nothing tells of the replay:\n%s%s", r.code, r.stdout, r.stderr)
+	printed := preview(t, config, `"event_id": 42, "replay": 3`)
+	if !regexp.MustCompile(`42r3|"replay": ?3`).MatchString(printed) {
+		t.Errorf("nothing tells of the replay:\n%s", printed)
 	}
 }
 
-// previewed asks the destination of a configuration what it would send.
-func previewed(t *testing.T, config string) {
+// preview prints what the first destination of a configuration would send of an event with some more fields.
+func preview(t *testing.T, config, fields string) string {
 	t.Helper()
 	name := regexp.MustCompile(`(?m)^destinations:\n  ([\w-]+):`).FindStringSubmatch(config)
 	if name == nil {
 		t.Fatalf("the page has no destination:\n%s", config)
 	}
+
 	event := filepath.Join(t.TempDir(), "event.json")
-	const text = `{"event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7", "headers": {"traceparent": "00-1-2-01"},
-		"payload": {"order": 7, "email": "ann@example.com", "total_cents": 1999, "currency": "EUR", "customer": "Ann", "shop": "main"}}`
-	if err := os.WriteFile(event, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, event, `{"event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7", `+fields+`,
+		"payload": {"order": 7, "email": "ann@example.com", "total_cents": 1999, "currency": "EUR", "customer": "Ann", "shop": "main"}}`)
 	r := commandIn(t, variablesOf(config), "template", "test", "-c", file(t, config), "--destination", name[1], "--event", event)
-	if r.code != 0 || r.stdout == "" {
+	if r.code != 0 {
 		t.Errorf("template test: exit code %d: %s%s", r.code, r.stdout, r.stderr)
 	}
-	if strings.Contains(r.stdout, "swordfish") || strings.Contains(r.stdout, "whsec_") {
-		t.Errorf("a secret is shown:\n%s", r.stdout)
-	}
+
+	return r.stdout
 }

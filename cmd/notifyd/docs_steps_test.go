@@ -1,8 +1,8 @@
 package main
 
 import (
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,6 +18,7 @@ type step struct {
 	heading  string // of the last section or subsection
 	language string // "sh" for a command, "inline" for one in backticks
 	text     string
+	shown    string // what the page prints behind a command at a prompt
 }
 
 // line is a command as one line, without the remark behind it. Tables of commands
@@ -38,34 +39,56 @@ func steps(page string) (list []step) {
 			heading = m[3]
 		case inline != "":
 			if tool.MatchString(inline) {
-				list = append(list, step{heading, "inline", inline})
+				list = append(list, step{heading: heading, language: "inline", text: inline})
 			}
 		case language == "" || language == "sh" || language == "console":
 			for _, c := range commands(text) {
-				list = append(list, step{heading, "sh", c})
+				c.heading = heading
+				list = append(list, c)
 			}
 		default:
-			list = append(list, step{heading, language, text})
+			list = append(list, step{heading: heading, language: language, text: text})
 		}
 	}
 	return list
+}
+
+// lastBlock returns the last block of a language on a page.
+func lastBlock(t *testing.T, page, language string) (text string) {
+	t.Helper()
+	for _, st := range steps(testenv.ReadFile(t, root+page)) {
+		if st.language == language {
+			text = st.text
+		}
+	}
+	if text == "" {
+		t.Fatalf("%s has no block of %s", page, language)
+	}
+
+	return text
 }
 
 // tool recognises a command in backticks.
 var tool = regexp.MustCompile(`^(?:(?:bin/)?notifyd|curl|docker|helm|kubectl|make|psql|ssh|sudo|systemctl|go (?:build|generate|install|mod|run|test|tool|vet)) `)
 
 // commands splits a block. A line goes on behind a backslash, a pipe, and in a document
-// that ends with EOF.
-func commands(block string) (list []string) {
+// that ends with EOF. Behind a command at a prompt are the lines that it prints.
+func commands(block string) (list []step) {
 	prompt := strings.HasPrefix(block, "$ ") || strings.Contains(block, "\n$ ")
 	open := ""
 	for line := range strings.Lines(block) {
+		full := line
 		line = strings.TrimRight(line, " \n")
 		typed, isTyped := strings.CutPrefix(line, "$ ")
 		switch {
 		case open != "":
 			open += "\n" + line
-		case prompt && !isTyped || strings.TrimSpace(line) == "":
+		case prompt && !isTyped:
+			if len(list) > 0 {
+				list[len(list)-1].shown += full
+			}
+			continue
+		case strings.TrimSpace(line) == "":
 			continue
 		default:
 			open = typed
@@ -73,87 +96,91 @@ func commands(block string) (list []string) {
 		if strings.HasSuffix(line, `\`) || strings.HasSuffix(line, "|") || strings.Contains(open, "<<'EOF'") && line != "EOF" {
 			continue
 		}
-		list, open = append(list, open), ""
+		list = append(list, step{language: "sh", text: open})
+		open = ""
 	}
 	return list
 }
 
-// named are the commands that a test cannot run, each with the reason, and with the
-// test that comes nearest.
-func named() map[string]string {
-	const (
-		noSystemd = "no systemd to talk to: TestDeployUnit has the unit read, TestSystemd has the daemon's side, and TestSIGHUP and TestRunbookPage send the signal"
-		noDocker  = "no Docker daemon: TestDeployImage holds the Dockerfile against the program, TestCompose of deploy/check loads the compose file"
-		noCluster = "no cluster: TestDeployChartCommand renders the chart with the same flags, TestDeployChart has helm lint it"
-		whole     = "runs this very test, and others; TestNamedCommands asks make whether it could"
-		network   = "asks servers on the network; TestNamedCommands asks make whether it could"
-		signature = "needs a release that the workflow has signed: TestReleaseIsSigned of scripts holds the workflow against it"
-		archive   = "needs an archive, which TestDeployArchive of internal/dist/cmd/dist packs and types this with"
-		inBench   = "is what TestPerformancePage of bench does, with flags and in its own process"
-		peers     = "is of a module of its own, which has a smoke test"
-	)
-	return map[string]string{
-		"systemctl status notifyd":                  noSystemd,
-		"systemctl reload notifyd":                  noSystemd,
-		"systemctl status":                          noSystemd,
-		"systemctl enable --now notifyd-idle.timer": noSystemd,
-		"sudo systemctl daemon-reload && sudo systemctl enable --now notifyd": noSystemd,
-
-		"docker build -f deploy/Dockerfile -t notifyd .":                                                             noDocker,
-		"docker run --read-only --cap-drop ALL -v ./config.yaml:/etc/notifyd/config.yaml:ro -e DATABASE_URL notifyd": noDocker,
-		"docker compose -f deploy/compose/compose.yaml up":                                                           noDocker,
-		"docker build -f deploy/Dockerfile -t notifyd:0.1.0 .":                                                       noDocker,
-		"docker run ... notifyd migrate":                                                                             noDocker,
-		"docker build":                                                                                               noDocker,
-		"docker compose up":                                                                                          noDocker,
-
-		"make test":        whole,
-		"make test-all":    whole,
-		"make test-race":   whole,
-		"make setup":       whole,
-		"make setup-all":   whole,
-		"make lint":        whole,
-		"make chaos":       whole,
-		"make picture":     "runs TestConsolePicture for five minutes",
-		"make attack":      "runs tests of this package and others; TestRolesAreTested of scripts holds its list against the page",
-		"make bench":       inBench,
-		"make bench-peers": "takes half an hour; " + peers,
-		"make dist":        "builds for four platforms; TestDist of internal/dist has the same done to a small program",
-		"make vuln":        network,
-		"make build":       "builds what every test of this package builds for itself; TestNamedCommands asks make whether it could",
-		"make demo":        "TestQuickstart and TestDemo run the program that it starts",
-
-		`cosign verify-blob --bundle SHA256SUMS.sigstore.json --certificate-oidc-issuer https://token.actions.githubusercontent.com --certificate-identity "https://github.com/$REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0" SHA256SUMS`: signature,
-		`gh attestation verify notifyd_*_linux_amd64.tar.gz --repo "$REPOSITORY"`: signature,
-
-		"sha256sum --ignore-missing -c SHA256SUMS":                                                                     archive,
-		"tar -xzf notifyd_*_linux_amd64.tar.gz":                                                                        archive,
-		"sudo install notifyd_*/notifyd /usr/local/bin/":                                                               archive,
-		"sudo install -m 644 -D -t /usr/local/share/man/man1 notifyd_*/man/man1/*.1":                                   archive,
-		"sudo install -m 644 -D notifyd_*/completions/notifyd.bash /usr/share/bash-completion/completions/notifyd":     archive,
-		"sudo install -m 644 notifyd_*/systemd/notifyd.sysusers /etc/sysusers.d/notifyd.conf && sudo systemd-sysusers": archive,
-		"sudo install -m 644 notifyd_*/systemd/notifyd.service /etc/systemd/system/":                                   archive,
-
-		"helm install notifyd deploy/helm/notifyd --set image.repository=registry.example.com/notifyd --set image.tag=0.1.0 --set database.existingSecret=notifyd-db --set migrate.existingSecret=notifyd-owner -f my-values.yaml": noCluster,
-
-		"ssh -L 9470:127.0.0.1:9470 host":      "there is no other machine to log in at",
-		"go tool pprof":                        "reads by hand what TestBenchForPeople has written",
-		"go run ./cmd/bench":                   inBench,
-		"go run ./cmd/bench drain":             inBench,
-		"go run ./cmd/bench variants":          inBench,
-		"go test -race":                        "is how this test was started",
-		"go test -bench . ./handlers/rabbitmq": "takes minutes of the broker; TestPerformancePage drains into one",
-		"go test -run '^$' -bench Batch -benchtime 3x ./handlers/webhook":          "takes a minute of both cores; TestBatchSuite delivers to such a receiver",
-		"cd cmd/bench/peers && go run . --events 50000 --rounds 1":                 peers,
-		"cd cmd/bench/peers && golangci-lint run --config ../../../.golangci.yaml": "is of a module of its own; make lint runs this program",
-		"go test ./...":            whole,
-		"go test -short":           whole,
-		"go test .":                peers,
-		"go mod tidy":              "changes files; make lint has it look whether it would",
-		"helm template":            noCluster,
-		"kubectl --dry-run=client": "is what TestDeployRoles adds to the page's commands",
-		"helm lint":                noCluster,
+// alike compares what a command has printed with the block of a page. In the block, "..." stands
+// for any text, and a line of it for any lines.
+func alike(block, printed string) bool {
+	pattern := ""
+	for line := range strings.SplitSeq(settled(block), "\n") {
+		if line == "..." {
+			pattern += `(?s:.*\n)?`
+			continue
+		}
+		pattern += strings.ReplaceAll(regexp.QuoteMeta(line), `\.\.\.`, ".*") + "\n"
 	}
+
+	return regexp.MustCompile("^" + pattern + "$").MatchString(settled(printed) + "\n")
+}
+
+// settled makes what differs from run to run, or from machine to machine, the same.
+func settled(s string) string {
+	for _, m := range []struct{ what, is string }{
+		{`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
+		{`(?m)^Date: .*$`, "Date: TIME"},
+		{`\b\d+(\.\d+)?(h\d\dm|m\d\ds|µs|ms|s|m|h|d)\b`, "AGO"},
+		{`127\.0\.0\.1:\d+`, "ADDRESS"},
+		{`MAIL_PORT=\d+`, "MAIL_PORT=PORT"},
+		{`relays +\S+, process \d+, \S+, up`, "relays HOST, process PID, VERSION, up"},
+		{`(oid|process|session|server|table) \d+`, "$1 PID"},
+		{`(by|TIME) +\S+@\S+`, "$1 SOMEBODY"},
+		{`(?m)- +\d+$`, "- PID"}, // a session in a table
+		{`(?m)[ \t\r]+$`, ""},
+		{` +`, " "},
+	} {
+		s = regexp.MustCompile(m.what).ReplaceAllString(s, m.is)
+	}
+
+	return strings.TrimSpace(s)
+}
+
+func TestAlike(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		block, printed string
+		want           bool
+	}{
+		{"at  2026-11-21 09:30:00Z, 3s ago", "at 2026-12-01 04:00:00.5Z, 4ms ago\n", true},
+		{"1 event", "2 events", false},
+		{"a ... z\nend", "a b c z\nend", true},
+		{"a\n...\nend", "a\nb\nc\nend", true},
+		{"a\n...", "b\na", false},
+		{"a", "a\nb", false},
+		{"a.b", "axb", false},
+	} {
+		if alike(c.block, c.printed) != c.want {
+			t.Errorf("%q and %q: want %v", c.block, c.printed, c.want)
+		}
+	}
+}
+
+// untested are the commands that no test types, by program, each with the test that comes nearest.
+func untested() map[string]string {
+	return map[string]string{
+		`^(sudo )?systemctl `:    "no systemd to talk to: TestDeployUnit has the unit read, TestSystemd has the daemon's side, and TestRunbookPage sends the signal",
+		`^docker `:               "no Docker daemon: TestDeployImage holds the Dockerfile against the program, TestCompose of deploy/check loads the compose file",
+		`^(helm |kubectl --)`:    "no cluster: TestDeployChartCommand renders the chart with the same flags, TestDeployChart has helm lint it",
+		`^(cosign|gh) `:          "needs a signed release: TestReleaseIsSigned of scripts holds the workflow against it",
+		`notifyd_\*|SHA256SUMS$`: "needs an archive, which TestDeployArchive of internal/dist/cmd/dist packs and types this with",
+		`^ssh `:                  "there is no other machine to log in at",
+		`^make `:                 "runs these tests, or builds as they do: TestUntested asks make whether it could",
+		`^(cd \S+ && )?(go (mod|run|test|tool)|golangci-lint) `: "runs programs that have tests; TestUntested looks for their directories",
+	}
+}
+
+// isUntested reports whether a rule of untested is about a command.
+func isUntested(line string) bool {
+	for rule := range untested() {
+		if regexp.MustCompile(rule).MatchString(line) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // pageTest is a test that runs all steps of a page, and would fail on a new one that it
@@ -242,23 +269,33 @@ func checkPageTests(t *testing.T, all map[string]pageTest) {
 	}
 }
 
-// TestNamedCommands: what no test runs is on a page, and make knows its target.
-func TestNamedCommands(t *testing.T) {
+// TestUntested: each rule is about a command of a page. Such a command has targets that make knows, and files that are there.
+func TestUntested(t *testing.T) {
 	t.Parallel()
-	met := make(map[string]bool)
+	lines := make(map[string]bool)
 	for _, page := range docPages(t) {
 		for _, st := range steps(testenv.ReadFile(t, page)) {
-			met[st.line()] = true
+			if line := st.line(); isUntested(line) {
+				lines[line] = true
+			}
 		}
 	}
-	for line, why := range named() {
-		if !met[line] {
-			t.Errorf("no page has %q any more, of which it is said that it %s", line, why)
+
+	for rule := range untested() {
+		found := slices.ContainsFunc(slices.Collect(maps.Keys(lines)), regexp.MustCompile(rule).MatchString)
+		if !found {
+			t.Errorf("no page has a command for the rule %s", rule)
 		}
-		if target, isMake := strings.CutPrefix(line, "make "); isMake {
-			if out, err := exec.CommandContext(t.Context(), "make", "-n", "-C", root, target).CombinedOutput(); err != nil {
-				t.Errorf("%s: %v\n%s", line, err, out)
+	}
+	for line := range lines {
+		words := shellWords(t, line)
+		for _, word := range words {
+			if path := regexp.MustCompile(`^(?:\./)?(?:deploy|cmd|handlers)/[\w./-]*`).FindString(word); path != "" {
+				isThere(t, strings.TrimSuffix(path, "/..."))
 			}
+		}
+		if words[0] == "make" {
+			makeKnows(t, words[1:])
 		}
 	}
 }
@@ -266,16 +303,16 @@ func TestNamedCommands(t *testing.T) {
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	const page = "# One\nSay `notifyd run`, `x y`, `make test`.\n```\nnotifyd a \\\n  -b # why\n\necho |\n  cat\n```\n## Two\n" +
-		"```console\nout\n$ notifyd c\nout\n```\n```sql\nSELECT 1;\n```\n```sh\ncat > f <<'EOF'\na\n\nb\nEOF\nls\n```\n"
+		"```console\nout\n$ notifyd c\nout\n\n  more\n```\n```sql\nSELECT 1;\n```\n```sh\ncat > f <<'EOF'\na\n\nb\nEOF\nls\n```\n"
 	want := []step{
-		{"One", "inline", "notifyd run"},
-		{"One", "inline", "make test"},
-		{"One", "sh", "notifyd a \\\n  -b # why"},
-		{"One", "sh", "echo |\n  cat"},
-		{"Two", "sh", "notifyd c"},
-		{"Two", "sql", "SELECT 1;\n"},
-		{"Two", "sh", "cat > f <<'EOF'\na\n\nb\nEOF"},
-		{"Two", "sh", "ls"},
+		{"One", "inline", "notifyd run", ""},
+		{"One", "inline", "make test", ""},
+		{"One", "sh", "notifyd a \\\n  -b # why", ""},
+		{"One", "sh", "echo |\n  cat", ""},
+		{"Two", "sh", "notifyd c", "out\n\n  more\n"},
+		{"Two", "sql", "SELECT 1;\n", ""},
+		{"Two", "sh", "cat > f <<'EOF'\na\n\nb\nEOF", ""},
+		{"Two", "sh", "ls", ""},
 	}
 	got := steps(page)
 	if len(got) != len(want) {

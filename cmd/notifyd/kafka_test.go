@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,11 +19,7 @@ import (
 // pasted returns the first configuration in the page of a destination.
 func pasted(t *testing.T, page string) string {
 	t.Helper()
-	doc, err := os.ReadFile(root + "docs/destinations/" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, ok := strings.Cut(string(doc), "```yaml\n")
+	_, rest, ok := strings.Cut(testenv.ReadFile(t, root+"docs/destinations/"+page), "```yaml\n")
 	block, _, closed := strings.Cut(rest, "```")
 	if !ok || !closed {
 		t.Fatalf("docs/destinations/%s has no configuration", page)

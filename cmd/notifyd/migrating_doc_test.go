@@ -73,11 +73,11 @@ func thereAndBack(s *stage) map[string]act {
 		publishTo(s.T, s.url, "order.placed", "{}")
 	}
 	return map[string]act{
-		"notifyd migrate --mode stream": {before: delivers, says: `mode stream\n$`, after: func(string) {
+		"notifyd migrate --mode stream": {before: delivers, after: func(string) {
 			delivers()
 			equal(s.T, s.url, `SELECT delivered::text FROM outbox_positions WHERE destination = 'audit'`, "2") // one from before
 		}},
-		"notifyd migrate --mode queue": {says: `notify auto\n$`, after: func(string) {
+		"notifyd migrate --mode queue": {after: func(string) {
 			delivers()
 			equal(s.T, s.url, `SELECT string_agg(state, ',' ORDER BY id) FROM outbox_events`, "done,done,done,done,done,fresh")
 		}},
@@ -92,9 +92,6 @@ func polling(s *stage) map[string]act {
 		execute(s.T, s.url, `INSERT INTO outbox (topic, key, payload) VALUES ('order.placed', '7', '{"n": `+n+`}')`)
 	}
 	return map[string]act{
-		"notifyd migrate":      {says: `version`},
-		"notifyd check-config": {says: `: ok, `},
-		"notifyd doctor":       {says: `\bok +schema\b`},
 		"sql 1": {after: func(string) {
 			insert("1")
 			execute(s.T, s.url, `UPDATE outbox SET sent_at = now()`)
@@ -166,7 +163,7 @@ func TestMigrateDebeziumToKafka(t *testing.T) {
 		case st.language == "yaml":
 			config = st.text
 		case st.language == "sql" && sql < 2: // the table, and cutting over
-			s.psql(st.text, "")
+			s.psql(st.text, act{})
 			sql++
 		}
 	}

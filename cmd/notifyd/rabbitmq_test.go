@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -10,28 +9,13 @@ import (
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
-// rabbitmqPage returns the configuration in the page of the destination.
-func rabbitmqPage(t *testing.T) string {
-	t.Helper()
-	doc, err := os.ReadFile(root + "docs/destinations/rabbitmq.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, ok := strings.Cut(string(doc), "```yaml\n")
-	block, _, closed := strings.Cut(rest, "```")
-	if !ok || !closed {
-		t.Fatal("the page has no configuration")
-	}
-	return block
-}
-
 // TestRabbitMQPage runs the configuration that the page offers, from its check
 // to the message in the queue.
 func TestRabbitMQPage(t *testing.T) {
 	t.Parallel()
 	url := testenv.RabbitMQ(t).URL
 	env := vars{"DATABASE_URL": testenv.Database(t), "RABBITMQ_URL": url}
-	path := file(t, rabbitmqPage(t))
+	path := file(t, pasted(t, "rabbitmq.md"))
 	for _, args := range []string{"check-config", "migrate", "publish order.placed"} {
 		if got := commandIn(t, env, append(strings.Fields(args), "-c", path)...); got.code != 0 {
 			t.Fatalf("%s: %d\n%s%s", args, got.code, got.stdout, got.stderr)

@@ -69,7 +69,7 @@ func TestConsolePage(t *testing.T) {
 	token := strings.Repeat("swordfish", 4)
 	var configs, commands []string
 	for _, st := range steps(page) {
-		if st.language == "sh" && named()[st.line()] == "" {
+		if st.language == "sh" && !isUntested(st.line()) {
 			commands = append(commands, st.text)
 		}
 		if st.language == "yaml" {
@@ -148,16 +148,16 @@ routes:
 `
 	s := newStage(t, "postgres://127.0.0.1:1/none")
 	s.write("notifyd.yaml", config)
-	printed := s.command(step{text: "notifyd check-config"}, act{code: command.ExitConfig})
 	want := ""
 	for _, st := range steps(testenv.ReadFile(t, root+"docs/configuration.md")) {
 		if st.heading == "Mistakes" && st.language == "text" {
 			want = st.text
 		}
 	}
-	if printed != want {
-		t.Errorf("it prints\n%s\nthe page says\n%s", printed, want)
+	if want == "" {
+		t.Fatal("the page shows no mistakes")
 	}
+	s.command(step{text: "notifyd check-config"}, act{code: command.ExitConfig, shown: want})
 }
 
 // selfSigned returns a certificate for the loopback, and its key.

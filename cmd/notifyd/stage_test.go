@@ -43,6 +43,7 @@ type stage struct {
 	address  string            // for admin.listen
 	own      *strings.Replacer // exchanges addresses and places of the pages for those of the stage
 	blocks   int
+	relays   bool // one has been started
 }
 
 // newStage opens one. pairs are further texts of the page, and what is there in their place.
@@ -68,7 +69,8 @@ type act struct {
 	before func()               // brings about what the page tells of
 	as     string               // is typed in its place; %s is the command
 	code   int                  // the exit code
-	says   string               // matches what is printed
+	says   string               // matches what is printed, where the page does not show it
+	shown  string               // what the page shows; follow sets it
 	run    func(s step)         // runs the step, in place of the shell
 	after  func(printed string) // looks what came of it
 }
@@ -82,6 +84,7 @@ func programs() []string {
 func (s *stage) do(st step, a act) {
 	s.Helper()
 	printed := ""
+	a.shown = s.own.Replace(st.shown)
 	if a.before != nil {
 		a.before()
 	}
@@ -89,7 +92,7 @@ func (s *stage) do(st step, a act) {
 	case a.run != nil:
 		a.run(st)
 	case st.language == "sql":
-		printed = s.psql(st.text, a.says)
+		printed = s.psql(st.text, a)
 	default:
 		printed = s.command(st, a)
 	}
@@ -103,57 +106,60 @@ func (s *stage) command(st step, a act) (printed string) {
 	s.Helper()
 	text := s.own.Replace(st.text)
 	if program, _, _ := strings.Cut(strings.TrimPrefix(text, "bin/"), " "); !slices.Contains(programs(), program) {
-		s.Fatalf("no test may run %s: give it an act of its own, or name it in named() with the reason", text)
+		s.Fatalf("no test may run %s: give it an act of its own, or add a rule to untested() with the reason", text)
 	}
 	if a.as != "" {
 		line := s.own.Replace(st.line())
 		text = strings.ReplaceAll(a.as, "%s", line)
 	}
-	return s.types("{ "+text+"\n} </dev/null", a.code, a.says, again(st.text))
+	return s.types("{ "+text+"\n} </dev/null", a, again(st.text))
 }
-
-// lookingPatience bounds how long a step that only looks is run again.
-const lookingPatience = patience
 
 // again is for how long a step may be run again: not at all, if it changes anything.
 func again(text string) time.Duration {
-	if regexp.MustCompile(`^(notifyd (check-config|doctor|healthcheck|plan|status)|curl|SELECT)\b`).MatchString(text) {
-		return lookingPatience
+	if looks.MatchString(text) {
+		return typingPatience
 	}
+
 	return 0
 }
 
-// types has the shell run a command, which ends with a code and prints what matches.
+// looks recognises a step that changes nothing.
+var looks = regexp.MustCompile(`^(bin/)?notifyd (check-config|doctor|healthcheck|plan|status|(capture|dlq|events|positions|replay) (list|show))\b|^curl\b|^SELECT\b|^(cat|grep) [^>]*$`)
+
+// types has the shell run a command, which ends with a code and prints what the page shows.
 // One that only looks may be typed again: a server that has much to do is late, and
 // shows a moment later what it should.
-func (s *stage) types(text string, code int, says string, again time.Duration) (printed string) {
-	s.Helper()
+func (p *shell) types(text string, a act, again time.Duration) (printed string) {
+	p.Helper()
+	says := regexp.MustCompile(a.says)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+
 	for deadline := time.Now().Add(again); ; <-tick.C {
-		is, printed := s.run(text)
-		if is == strconv.Itoa(code) && regexp.MustCompile(says).MatchString(printed) {
+		code, printed := p.run(text)
+		isSaid := says.MatchString(printed) && (a.shown == "" || alike(a.shown, printed))
+		if code == strconv.Itoa(a.code) && isSaid {
 			return printed
 		}
 		if !time.Now().Before(deadline) {
-			s.Fatalf("%s\nends with %s, not %d, or does not say %q:\n%s", text, is, code, says, printed)
+			p.Fatalf("%s\nends with %s, and prints\n%s\nwant code %d, %q and\n%s", text, code, printed, a.code, a.says, a.shown)
 		}
 	}
 }
 
-// psql runs statements, each to its end, and returns the tables that are printed, which
-// match.
-func (s *stage) psql(text, says string) (printed string) {
+// psql runs statements, each to its end, and returns the tables that are printed.
+func (s *stage) psql(text string, a act) (printed string) {
 	s.Helper()
 	s.blocks++
 	name := fmt.Sprintf("block%d.sql", s.blocks)
 	s.write(name, text)
-	return s.types(`psql -X -q -v ON_ERROR_STOP=1 -P footer=off -f `+name+` "$DATABASE_URL"`, 0, says, again(text))
+	return s.types(`psql -X -q -v ON_ERROR_STOP=1 -P footer=off -f `+name+` "$DATABASE_URL"`, a, again(text))
 }
 
 // follow runs the steps of a page in their order, each of them: a command by the shell,
 // SQL by psql. acts are for those that need more, by their line; "sql 1" and so on
-// are those for the blocks of SQL. Blocks of other languages are those of TestDocsBlocks.
+// are those for the blocks of SQL, "yaml 1" for configurations. Other blocks are those of TestDocsBlocks.
 func (s *stage) follow(page string, acts map[string]act) {
 	s.Helper()
 	s.followAll(steps(testenv.ReadFile(s.T, root+page)), acts)
@@ -163,14 +169,17 @@ func (s *stage) follow(page string, acts map[string]act) {
 func (s *stage) followAll(list []step, acts map[string]act) {
 	s.Helper()
 	var met []string
-	sql := 0
+	blocks := make(map[string]int)
 	for _, st := range list {
 		line := st.line()
 		switch {
-		case st.language == "sql":
-			sql++
-			line = fmt.Sprintf("sql %d", sql)
-		case st.language != "sh" || named()[line] != "":
+		case st.language == "sql", st.language == "yaml":
+			blocks[st.language]++
+			line = fmt.Sprintf("%s %d", st.language, blocks[st.language])
+			if st.language == "yaml" && acts[line].run == nil {
+				continue
+			}
+		case st.language != "sh" || isUntested(line):
 			continue
 		}
 		met = append(met, line)
@@ -183,6 +192,39 @@ func (s *stage) followAll(list []step, acts map[string]act) {
 	}
 }
 
+// config returns the last configuration of a page, with an address for commands.
+func (s *stage) config(page string) string {
+	s.Helper()
+
+	return s.own.Replace(withAdmin(lastBlock(s.T, page, "yaml")))
+}
+
+// withAdmin adds admin.listen to a configuration without one.
+func withAdmin(config string) string {
+	if strings.Contains(config, "\nadmin:") {
+		return config
+	}
+
+	return config + "admin: {listen: 127.0.0.1:9470}\n"
+}
+
+// serve runs a relay with a configuration of the page, in place of the one that runs.
+func (s *stage) serve(st step) {
+	s.Helper()
+	s.launch(st)
+	s.ready()
+}
+
+// launch is serve for an outbox without tables: it waits for nothing.
+func (s *stage) launch(st step) {
+	s.Helper()
+	if s.relays {
+		s.stop()
+	}
+	s.write("notifyd.yaml", s.own.Replace(withAdmin(st.text)))
+	s.background()
+}
+
 // relay starts notifyd run in the background, and waits until it delivers.
 func (s *stage) relay(config string) {
 	s.Helper()
@@ -193,8 +235,14 @@ func (s *stage) relay(config string) {
 // start is relay with the configuration that is there.
 func (s *stage) start() {
 	s.Helper()
-	s.do(step{text: "notifyd run", language: "sh"}, act{as: "%s >events.log 2>notifyd.log & relay=$!"})
+	s.background()
 	s.ready()
+}
+
+func (s *stage) background() {
+	s.Helper()
+	s.relays = true
+	s.do(step{text: "notifyd run", language: "sh"}, act{as: "%s >events.log 2>notifyd.log & relay=$!"})
 }
 
 // ready waits until the relay that was started says that it is.
@@ -222,6 +270,7 @@ func (s *stage) until(command string) {
 // stop ends what relay has started, which has to end well.
 func (s *stage) stop() {
 	s.Helper()
+	s.relays = false
 	if code, printed := s.run("kill $relay; wait $relay"); code != "0" {
 		s.Errorf("notifyd run ends with %s: %s\n%s", code, printed, testenv.ReadFile(s.T, filepath.Join(s.dir, "notifyd.log")))
 	}

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -205,8 +203,6 @@ func TestStatusOfOutage(t *testing.T) {
 	}
 }
 
-var updatePages = flag.Bool("update-pages", false, "write the output in docs/status-and-doctor.md anew")
-
 // changing is what differs from run to run, and what stands in its place.
 func changing(text string) string {
 	for _, c := range [][2]string{
@@ -233,12 +229,7 @@ func changing(text string) string {
 // TestStatusAndDoctorPage: the output on the page is what the commands print.
 func TestStatusAndDoctorPage(t *testing.T) {
 	t.Parallel()
-	const name = "../../docs/status-and-doctor.md"
-	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := string(data)
+	page := testenv.ReadFile(t, root+"docs/status-and-doctor.md")
 	path, url := failing(t)
 	streaming := failingStream(t)
 	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_notify`)
@@ -251,21 +242,8 @@ func TestStatusAndDoctorPage(t *testing.T) {
 		if bare, of := strings.CutSuffix(line, " -c stream.yaml"); of {
 			args = slices.Concat(strings.Fields(bare)[1:], []string{"-c", streaming})
 		}
-		got := changing(invoke(t, args...).stdout)
-		block := regexp.MustCompile("(?s)```console\n\\$ " + regexp.QuoteMeta(line) + "\n(.*?)```\n")
-		m := block.FindStringSubmatchIndex(page)
-		if m == nil {
-			t.Fatalf("the page does not have %q", line)
-		}
-		if *updatePages {
-			page = page[:m[2]] + got + page[m[3]:]
-		} else if want := page[m[2]:m[3]]; got != want {
-			t.Errorf("%s prints\n%s\nthe page says\n%s", line, got, want)
-		}
-	}
-	if *updatePages {
-		if err := os.WriteFile(name, []byte(page), 0o644); err != nil {
-			t.Fatal(err)
+		if got := changing(invoke(t, args...).stdout); !alike(st.shown, got) {
+			t.Errorf("%s prints\n%s\nthe page says\n%s", line, got, st.shown)
 		}
 	}
 	if r := invoke(t, "doctor", "-c", streaming); !strings.Contains(r.stdout, "  shards ") {
