@@ -79,7 +79,7 @@ func TestConsolePage(t *testing.T) {
 	if len(configs) != 4 {
 		t.Fatalf("%d configurations", len(configs))
 	}
-	s := newStage(t, database(t), "0.0.0.0:9470", "127.0.0.1:9470")
+	s := newStage(t, database(t))
 	s.relay(configs[0])
 	s.command(step{text: "curl -sf " + link}, act{says: `(?s)<title>.*audit`})
 	s.stop()
@@ -95,13 +95,13 @@ func TestConsolePage(t *testing.T) {
 	s.command(step{text: "curl -skL -c cookies -b cookies -d token=viewer-" + token + " " + link + "login"}, act{says: `(?s)<span class="badge">read-only</span>.*audit`})
 	s.stop()
 
-	s = newStage(t, database(t), "127.0.0.1:9470", "127.0.0.1:9470")
+	s = newStage(t, database(t))
 	s.run("export ADMIN_TOKEN=" + token)
 	s.relay(configs[2])
 	s.command(step{text: "curl -sL " + link}, act{says: `action="/ops/console/login"`})
 	s.stop()
 
-	s = newStage(t, database(t), "127.0.0.1:9470", "127.0.0.1:9470")
+	s = newStage(t, database(t))
 	s.relay(configs[3])
 	s.command(step{text: "curl -sf -H 'X-Forwarded-User: ann' " + link}, act{says: `(?s)>ann<.*audit`})
 	s.stop()

@@ -25,8 +25,8 @@ func otherTypes() map[string]string {
 // otherKeys are keys of other tools, with their names here.
 func otherKeys() map[string]string {
 	return map[string]string{
-		"retries":     "max_attempts and backoff of a destination",
-		"retry":       "max_attempts and backoff of a destination",
+		"retries":     "max_attempts and retry of a destination",
+		"retry":       "max_attempts and retry of a destination",
 		"attempts":    "max_attempts of a destination",
 		"workers":     "concurrency of a destination",
 		"mode":        "notifyd migrate --mode: it is a property of the table",
