@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -206,4 +208,60 @@ func run(t *testing.T, relay *notifyd.Relay) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestReplayKeepsOrder: replayed dead letters of an aggregate are delivered in the order of their ids, one behind the
+// other: in whatever order they were replayed, read or became due, and although the first one fails again.
+func TestReplayKeepsOrder(t *testing.T) {
+	t.Parallel()
+	const letters = 5
+	for _, then := range []delivery.LaterEvents{delivery.OnDeadContinue, delivery.OnDeadBlock} {
+		t.Run(string(then), func(t *testing.T) {
+			t.Parallel()
+			d := newStream(t, false, false)
+			d.letters(1, letters, "mail")
+			d.exec(`SELECT setval('outbox_events_id_seq', 1000)`) // the position is there
+			d.exec(`UPDATE outbox_events SET aggregate_id = 1`)
+			d.exec(`UPDATE outbox_deliveries SET ordering_key = 'order/1'`)
+
+			var mu sync.Mutex
+			var calls []int64
+			hour := delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}
+			d.relay(t, func(e *delivery.Event) error {
+				mu.Lock()
+				defer mu.Unlock()
+				calls = append(calls, e.ID)
+				if e.ID == 2 && e.Attempt == 1 {
+					return errors.New("not yet")
+				}
+				return nil
+			}, delivery.Lane{Backoff: hour, OnDead: delivery.OnDead{Then: then}})
+
+			replay := func(ids ...int64) {
+				t.Helper()
+				r, err := d.store.ReplayDeadLetters(t.Context(), ops.DeadLetterFilter{Events: ids}, ops.BulkAction{})
+				if err != nil || r.Done != int64(len(ids)) {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			replay(2)
+			d.until(`SELECT attempts = 1 FROM outbox_deliveries WHERE event_id = 2`)
+
+			// Event 5 is replayed before event 3, and event 1, which blocks, stays dead.
+			replay(5)
+			d.until(`SELECT coalesce((SELECT state = 'parked' FROM outbox_deliveries WHERE event_id = 5), true)`)
+			replay(3, 4)
+			d.until(`SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE event_id > 2 AND state = 'retry')`)
+			if err := d.store.RetryNow(t.Context(), ops.DeliveryRef{EventID: 2, Destination: "mail"}, ops.Action{}); err != nil {
+				t.Fatal(err)
+			}
+			d.until(`SELECT count(*) = 1 FROM outbox_deliveries`)
+
+			mu.Lock()
+			defer mu.Unlock()
+			if want := []int64{2, 2, 3, 4, 5}; !slices.Equal(calls, want) {
+				t.Errorf("called with %v, want %v", calls, want)
+			}
+		})
+	}
 }

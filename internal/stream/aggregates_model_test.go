@@ -59,7 +59,10 @@ type model struct {
 	mu    sync.Mutex      // held by the driver but while time passes, and by a call where it begins and ends
 	done  map[int64]int   // the life in which an event was delivered
 	ended map[int64]bool  // delivered, or a dead letter that does not block others
+	died  map[int64]bool  // may be a dead letter, since the last replay
 	late  map[int64]bool  // delayed, or replayed by a person: in no order with those read before
+	turns map[int64]int   // of dead letters: which replay by a person made them due last, from 1
+	turn  int             // the last replay by a person
 	runs  map[string]bool // queues with a call that runs
 }
 
@@ -78,7 +81,8 @@ func newModel(t *testing.T, seed uint64) *model {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	m := &model{
 		t: t, rng: rng, aggs: 1 + rng.IntN(4), lazy: 1 + rng.IntN(20), events: make(map[int64]*delivery.Event), rows: make(map[int64]*modelRow),
-		fails: make(map[int64]int), ended: make(map[int64]bool), done: make(map[int64]int), late: make(map[int64]bool), runs: make(map[string]bool),
+		fails: make(map[int64]int), ended: make(map[int64]bool), done: make(map[int64]int), died: make(map[int64]bool), late: make(map[int64]bool), turns: make(map[int64]int),
+		runs: make(map[string]bool),
 	}
 	if m.total = rng.IntN(2) == 0; m.total {
 		m.order.Order = delivery.OrderTotal
@@ -152,7 +156,7 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 	}
 	if m.down {
 		if e.Attempt >= m.order.MaxAttempts { // the lane may blame the event for the outage, and bury it
-			m.ended[e.ID] = m.ended[e.ID] || !m.blocks
+			m.die(e.ID)
 		}
 		return delivery.Unavailable(errModelDown)
 	}
@@ -164,8 +168,8 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 		if m.runs[queue] {
 			m.t.Errorf("event %d is called beside another one of %q", e.ID, queue)
 		}
-		for id := int64(1); id < e.ID && !m.late[e.ID]; id++ {
-			if !m.ended[id] && !m.late[id] && m.u.order.queue(m.u.order.name(m.events[id])) == queue {
+		for id := int64(1); id < e.ID; id++ {
+			if m.precedes(id, e.ID) && m.u.order.queue(m.u.order.name(m.events[id])) == queue {
 				m.t.Errorf("event %d of %q goes before event %d: %+v", e.ID, queue, id, m.rows[id])
 			}
 		}
@@ -181,12 +185,12 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 	n := m.fails[e.ID]
 	switch {
 	case n < 0:
-		m.ended[e.ID] = m.ended[e.ID] || !m.blocks
+		m.die(e.ID)
 		return delivery.Permanent(errModelNo)
 	case n > 0:
 		m.fails[e.ID]--
 		if e.Attempt >= m.order.MaxAttempts {
-			m.ended[e.ID] = m.ended[e.ID] || !m.blocks
+			m.die(e.ID)
 		}
 		return errModelNo
 	}
@@ -194,11 +198,48 @@ func (m *model) deliver(_ context.Context, life int, e *delivery.Event) error {
 	return nil
 }
 
-// first returns the first n rows of a queue.
+// die records that an event may be a dead letter from now on.
+func (m *model) die(id int64) {
+	m.died[id] = true
+	m.ended[id] = m.ended[id] || !m.blocks
+}
+
+// precedes reports whether an event must end before a later one of its queue begins: both were read in order, or it was
+// replayed no later than the other.
+func (m *model) precedes(id, later int64) bool {
+	wereRead := !m.late[id] && !m.late[later]
+	wereReplayed := m.turns[id] > 0 && m.turns[id] <= m.turns[later] && (m.total || !m.died[id])
+	return !m.ended[id] && (wereRead || wereReplayed)
+}
+
+// first returns the first n rows of a queue. Of dead letters that block it returns the first.
 func (m *model) first(name string, n int) (ids []int64) {
+	sawDead := false
+	for _, id := range m.queue(name) {
+		isDead := m.rows[id].state == deliveries.Dead
+		isLeftOut := isDead && (sawDead || !m.blocks)
+		if len(ids) < n && !isLeftOut {
+			ids = append(ids, id)
+		}
+		sawDead = sawDead || isDead
+	}
+	return ids
+}
+
+// firstLive returns the first row of a queue that is not a dead letter, 0 without one.
+func (m *model) firstLive(name string) int64 {
+	for _, id := range m.queue(name) {
+		if m.rows[id].state != deliveries.Dead {
+			return id
+		}
+	}
+	return 0
+}
+
+// queue returns the rows of a queue in order.
+func (m *model) queue(name string) (ids []int64) {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
-		r := m.rows[id]
-		if len(ids) < n && r.key != "" && m.u.order.queue(r.key) == name && (r.state != deliveries.Dead || m.blocks) {
+		if r := m.rows[id]; r.key != "" && m.u.order.queue(r.key) == name {
 			ids = append(ids, id)
 		}
 	}
@@ -209,8 +250,15 @@ func (m *model) stored(id int64) deliveries.Row {
 	r, now := m.rows[id], time.Now()
 	s := deliveries.Row{Event: *m.events[id], State: r.state, Failures: r.attempts, Key: r.key, Due: !r.at.After(now)}
 	s.Event.Replay, s.Event.Attempt = r.replays, r.attempts+1
-	s.First = r.key == "" || m.first(m.u.order.queue(r.key), 1)[0] == id
+	name := m.u.order.queue(r.key)
+	s.First = r.key == "" || m.first(name, 1)[0] == id || m.passesDead(id) && m.firstLive(name) == id
 	return s
+}
+
+// passesDead reports whether a row that was replayed is delivered although a dead letter that blocks is in front of it.
+func (m *model) passesDead(id int64) bool {
+	r := m.rows[id]
+	return !m.total && r != nil && r.replays > 0 && r.state != deliveries.Dead
 }
 
 // write writes the pending changes, and checks which events may continue.
@@ -239,6 +287,9 @@ func (m *model) write() {
 	}
 	for _, g := range s.aggregates.ToCheck(func(k dispatch.Key) bool { return m.lane.Order(k).Busy }, none) {
 		front := m.first(g.Name, 1)
+		if live := m.firstLive(g.Name); m.passesDead(live) {
+			front = []int64{live}
+		}
 		s.aggregates.Checked(g, len(front) == 0 || m.rows[front[0]].state == deliveries.Parked)
 	}
 }
@@ -445,28 +496,54 @@ func (m *model) insert(n int) {
 	}
 }
 
-// person replays or discards a dead letter.
+// person replays some dead letters together, or discards one. A replay takes long, so the due times are in any order.
 func (m *model) person() {
+	var dead []int64
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
-		r := m.rows[id]
-		if r.state != deliveries.Dead {
-			continue
+		if m.rows[id].state == deliveries.Dead {
+			dead = append(dead, id)
 		}
-		m.fails[id] = 0
-		if m.rng.IntN(2) == 0 {
-			m.late[id] = true // what came behind it may have gone on
-			r.state, r.attempts, r.at = deliveries.Retry, 0, time.Now()
-			r.replays++
-		} else {
-			m.ended[id] = true
-			delete(m.rows, id)
-			if next := m.behind(r.key); next != nil { // as ops.Client does
-				next.state, next.at = deliveries.Retry, time.Now()
-			}
-		}
-		m.u.stored.due.Now()
-		m.place = modelPlace{}
+	}
+	if len(dead) == 0 {
 		return
+	}
+
+	m.rng.Shuffle(len(dead), func(i, k int) { dead[i], dead[k] = dead[k], dead[i] })
+	if m.rng.IntN(2) == 0 {
+		m.replay(dead[:1+m.rng.IntN(len(dead))])
+	} else {
+		m.discard(dead[0])
+	}
+
+	m.u.stored.due.Now()
+	m.place = modelPlace{}
+}
+
+func (m *model) replay(dead []int64) {
+	m.turn++
+	for i, id := range dead {
+		m.turns[id] = m.turn
+		m.fails[id] = m.rng.IntN(3)
+		m.ended[id] = false
+		m.died[id] = false
+		m.late[id] = true // what came behind it may have gone on
+
+		r := m.rows[id]
+		r.state = deliveries.Retry
+		r.attempts = 0
+		r.replays++
+		r.at = time.Now().Add(-time.Duration(i))
+	}
+}
+
+func (m *model) discard(id int64) {
+	key := m.rows[id].key
+	m.ended[id] = true
+	delete(m.rows, id)
+
+	if next := m.behind(key); next != nil { // as ops.Client does
+		next.state = deliveries.Retry
+		next.at = time.Now()
 	}
 }
 

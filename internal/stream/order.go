@@ -99,20 +99,28 @@ func (o *order) nameOf(r *deliveries.Row) string {
 }
 
 // leads reports whether a due row goes before all stored rows of its queue, and waits whether another row of the queue
-// comes first. A replayed dead letter waits only in a total order.
+// comes first.
 func (o *order) leads(r *deliveries.Row) (leads, waits bool) {
 	leads = o.total || o.kept && !o.unnamed(r.Key)
-	if !leads || r.First || r.Filtered {
-		return leads, false
-	}
+	return leads, leads && !r.First && !r.Filtered
+}
 
-	return leads, o.total || r.Event.Replay == 0
+// passesDead reports whether a row is delivered although a dead letter that blocks is in front of it: a person has
+// replayed the row, and not the letter. In a total order no row is.
+func (o *order) passesDead(r *deliveries.Row) bool { return !o.total && r.Event.Replay > 0 }
+
+// sqlPassesDead returns passesDead as a condition on a row.
+func (o *order) sqlPassesDead(row string) string {
+	if o.total {
+		return "false"
+	}
+	return row + ".replays > 0"
 }
 
 // first returns the condition that a due row d is the first of its queue. $5 tells whether dead letters block.
 func (o *order) first() string {
 	live, dead := o.rows("event_id", "d.destination", "d.ordering_key", "1")
-	front := `least(` + live + `, CASE WHEN $5 THEN ` + dead + ` END)`
+	front := `least(` + live + `, CASE WHEN $5 AND NOT ` + o.sqlPassesDead("d") + ` THEN ` + dead + ` END)`
 	if o.total {
 		return `coalesce(d.event_id <= ` + front + `, true)`
 	}

@@ -25,9 +25,10 @@ func sqlNextDue(o *order) string {
 		AND available_at <= now() + $4::bigint * interval '1 microsecond' ORDER BY available_at, event_id LIMIT 1)`
 }
 
-// sqlQueueHeads reads the first rows of queues, up to $3 of each.
+// sqlQueueHeads reads the first rows of queues, up to $3 of each. Of blocking dead letters it reads the first.
 func sqlQueueHeads(limit int, o *order) string {
-	live, dead := o.rows("*", "$1", "w.key", "$3")
+	live, _ := o.rows("*", "$1", "w.key", "$3")
+	_, dead := o.rows("*", "$1", "w.key", "1")
 	return `SELECT ` + deliveries.Columns(limit) + `, true
 FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
 CROSS JOIN LATERAL (SELECT * FROM (` + live + ` UNION ALL (SELECT * FROM ` + dead + ` AS x WHERE $4)) AS u ORDER BY event_id LIMIT $3) AS d
@@ -37,9 +38,9 @@ ORDER BY w.n, d.event_id`
 
 // sqlUnblocked returns the queues that do not wait: no row is in front, or the queue is empty.
 func sqlUnblocked(o *order) string {
-	live, dead := o.rows("event_id, state", "$1", "w.key", "1")
+	live, dead := o.rows("event_id, state, replays", "$1", "w.key", "1")
 	return `SELECT w.key FROM unnest($2::text[]) AS w(key)
 LEFT JOIN LATERAL ` + live + ` AS l ON true
 LEFT JOIN LATERAL (SELECT * FROM ` + dead + ` AS dead WHERE $3) AS x ON true
-WHERE l.event_id IS NULL AND x.event_id IS NULL OR l.state = 'parked' AND (x.event_id IS NULL OR x.event_id > l.event_id)`
+WHERE l.event_id IS NULL AND x.event_id IS NULL OR l.state = 'parked' AND (x.event_id IS NULL OR x.event_id > l.event_id OR ` + o.sqlPassesDead("l") + `)`
 }

@@ -368,8 +368,8 @@ func (s *stored) takeDue(all []dispatch.Delivery, r *deliveries.Row) []dispatch.
 	key := s.order.keyOf(r.Key)
 	name := s.order.queue(r.Key)
 	if waits {
-		// Not the first of its queue. This occurs in a table that was a queue, or had another order, and behind a dead
-		// letter that blocks and that a person has made.
+		// Not the first of its queue. This occurs if a person replays several dead letters of an aggregate, in a table that
+		// was a queue, or had another order, and behind a dead letter that blocks and that a person has made.
 		waiting := r.Entry(s.name, deliveries.Parked)
 		waiting.Key = s.order.nameOf(r)
 		s.addPending(entry{Entry: waiting}, key)
@@ -564,13 +564,20 @@ func (s *stored) takeFirst(read *firstRows) (all []dispatch.Delivery, unblock []
 }
 
 // takeRows converts the rows of an aggregate into deliveries, up to the first one that may not be delivered yet: it
-// runs, is due later, is dead and blocks, or lost its event. waits reports that there is such a row.
+// runs, is due later, is behind a dead letter that blocks, or lost its event. waits reports that there is such a row, or
+// a dead letter that blocks.
 func (s *stored) takeRows(all []dispatch.Delivery, rows []deliveries.Row) (_ []dispatch.Delivery, waits bool) {
 	for i := range rows {
 		r := &rows[i]
+		if r.State == deliveries.Dead {
+			waits = true
+			continue
+		}
+
 		_, runs := s.running[r.Event.ID]
 		waitsForTime := r.State == deliveries.Retry && !r.Due
-		if runs || waitsForTime || r.State == deliveries.Dead {
+		waitsForDead := waits && !s.order.passesDead(r)
+		if runs || waitsForTime || waitsForDead {
 			return all, true
 		}
 
@@ -581,5 +588,5 @@ func (s *stored) takeRows(all []dispatch.Delivery, rows []deliveries.Row) (_ []d
 			return all, true
 		}
 	}
-	return all, false
+	return all, waits
 }
