@@ -31,7 +31,7 @@ type modelPlan struct {
 	relays  int
 	batch   int                      // of a claim
 	urgency map[string]int           // priority of each destination
-	filters map[string]time.Duration // how long the filter of each destination takes
+	filters map[string]time.Duration // how long the filter of each destination takes; nil without filters
 
 	// What only hard plans have.
 	batches     map[string]bool // which destinations take several events
@@ -127,6 +127,23 @@ func drawMillis(t *rapid.T) func(most int, label string) time.Duration {
 	}
 }
 
+// drawFilters gives filters to the destinations of one plan in five, and large payloads to some of its events. Such a plan takes
+// long, because a claim delivers few events.
+func drawFilters(t *rapid.T, events []modelEvent) map[string]time.Duration {
+	if rapid.IntRange(0, 4).Draw(t, "has filters") > 0 {
+		return nil
+	}
+
+	filters := make(map[string]time.Duration)
+	for _, dest := range []string{"a", "b", "c"} {
+		filters[dest] = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}).Draw(t, "filter")
+	}
+	for i := range events {
+		events[i].large = rapid.IntRange(0, 4).Draw(t, "large") == 0
+	}
+	return filters
+}
+
 // drawRelays draws the parts that both kinds of plans share: the relays, when they are stopped and
 // for how many milliseconds, and the behaviour of the database.
 func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
@@ -138,13 +155,7 @@ func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
 	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
 		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
 	}
-	p.filters = make(map[string]time.Duration)
-	for _, dest := range []string{"a", "b", "c"} {
-		p.filters[dest] = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}).Draw(t, "filter")
-	}
-	for i := range p.events {
-		p.events[i].large = rapid.IntRange(0, 4).Draw(t, "large") == 0
-	}
+	p.filters = drawFilters(t, p.events)
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, testConfig().Batch}).Draw(t, "batch")
 }

@@ -176,9 +176,11 @@ func (m *model) newRelay(owner int64) *relay {
 	lane.Backoff = delivery.Backoff{Initial: 50 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	for _, dest := range []string{"a", "b", "c"} {
 		lane.Priority, lane.Batch = m.plan.urgency[dest], modelBatchSize
-		lane.Filter = func(*delivery.Candidate) (bool, error) {
-			sleep.For(context.Background(), m.plan.filters[dest])
-			return true, nil
+		if m.plan.filters != nil {
+			lane.Filter = func(*delivery.Candidate) (bool, error) {
+				sleep.For(context.Background(), m.plan.filters[dest])
+				return true, nil
+			}
 		}
 		r.to(m.t, dest, m.handler(dest), lane)
 	}
