@@ -65,10 +65,12 @@ func openBoss(ctx context.Context, c *comparison, db database) ([]*variant, erro
 	if err != nil {
 		return nil, err
 	}
+
 	var queues map[string]bossStatements
 	if err := json.Unmarshal(out, &queues); err != nil {
 		return nil, fmt.Errorf("pgboss.mjs migrate said %q: %w", lastLines(string(out)), err)
 	}
+
 	var all []*variant
 	for _, v := range []struct {
 		measures

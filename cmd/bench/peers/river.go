@@ -55,12 +55,14 @@ func openRiver(ctx context.Context, c *comparison, db database) ([]*variant, err
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return nil, err
 	}
+
 	var all []*variant
 	add := func(measured measures, s riverSettings) error {
 		p, err := newRiver(c, db, s)
 		all = append(all, &variant{name: "River", settings: s.String(), measures: measured, peer: p})
 		return err
 	}
+
 	// The shortest cooldown that River allows, and a short poll interval: see FetchCooldown and
 	// FetchPollInterval of river.Config (package documentation).
 	const cooldown, poll = river.FetchCooldownMin, 10 * time.Millisecond

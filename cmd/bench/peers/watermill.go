@@ -192,14 +192,17 @@ func (w *waterWorker) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	ctx = context.WithoutCancel(ctx)
 	if w.peer.forward {
 		return w.forward(ctx, s)
 	}
+
 	messages, err := s.Subscribe(ctx, w.peer.topic())
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
+
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -140,6 +140,7 @@ func (v *captured) round(ctx context.Context, rows int, length time.Duration) (r
 		return r, err
 	}
 	r.bulk = time.Since(began)
+
 	single := `UPDATE ` + in(v.schema, "items") + ` SET total = total + 1 WHERE id = $1`
 	var n int64
 	began = time.Now()
@@ -151,6 +152,7 @@ func (v *captured) round(ctx context.Context, rows int, length time.Duration) (r
 		n++
 	}
 	r.single = time.Since(began) / time.Duration(n)
+
 	if v.install != nil {
 		var events int64
 		if err := v.conn.QueryRow(ctx, `SELECT count(*) FROM `+table(v.schema)).Scan(&events); err != nil {
@@ -158,6 +160,7 @@ func (v *captured) round(ctx context.Context, rows int, length time.Duration) (r
 		}
 		v.lost += int64(rows) + n - events
 	}
+
 	for _, statement := range []string{`TRUNCATE ` + table(v.schema), `VACUUM ` + in(v.schema, "items")} {
 		if _, err := v.conn.Exec(ctx, statement); err != nil {
 			return r, err

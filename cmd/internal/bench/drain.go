@@ -304,6 +304,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 	if d.want.Delete {
 		keep = notifyd.None
 	}
+
 	seen := l.copied()
 	if d.inOneOrder() {
 		for _, s := range seen {
@@ -311,21 +312,25 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 			s.last = make([]atomic.Int64, 1)
 		}
 	}
+
 	relay, err := notifyd.New(d.Pool, notifyd.Config{
 		Schema: schema, Logger: d.Log, Connections: d.want.Workers, Batch: d.want.Batch, Retention: notifyd.Retention{Keep: keep, Batch: 1000},
 	})
 	if err != nil {
 		return result, err
 	}
+
 	if err := d.register(relay, l, seen); err != nil {
 		return result, err
 	}
+
 	began := time.Now()
 	r := start(ctx, relay.Run)
 	for _, one := range seen {
 		err = errors.Join(err, one.wait(ctx, r.ended))
 	}
 	err = errors.Join(err, r.stop())
+
 	result.took = time.Since(began)
 	result.start = time.Unix(0, seen[0].first.Load()).Sub(began)
 	result.behind = seen[0].behind.Load()
@@ -335,6 +340,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 			err = errors.Join(err, fmt.Errorf("%w: %s were delivered", errUnblocked, number(float64(strays))))
 		}
 	}
+
 	if l.mode != outboxsql.ModeStream {
 		result.OutOfOrder = 0 // a queue promises no order
 	}

@@ -72,14 +72,17 @@ func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error {
 	handlers := d.place.handlers
 	lane := d.place.lane
+
 	if l.exact {
 		handlers = d.place.exact
 		lane = d.place.exactly
 	}
+
 	if d.want.Total {
 		lane.Order = delivery.OrderTotal
 	}
 	lane.Shards = l.shards
+
 	for i, h := range handlers {
 		var names []string
 		for copied, one := range seen {
@@ -96,6 +99,7 @@ func (d *drain) register(relay *notifyd.Relay, l load, seen []*sightings) error 
 			return err
 		}
 	}
+
 	if l.urgent == 0 {
 		return nil
 	}

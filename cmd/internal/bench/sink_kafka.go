@@ -132,8 +132,10 @@ func (s *kafkaSink) warmUp(ctx context.Context, batch, events, bytes int) error 
 	if err != nil {
 		return err
 	}
+
 	share := min(max(events, leastWarmUp), mostWarmUp) / len(topics)
 	data := json.RawMessage(`"` + strings.Repeat("x", max(0, bytes-2)) + `"`)
+
 	var tasks []func(context.Context) error
 	for i, topic := range topics {
 		h, err := s.open(topic, false)

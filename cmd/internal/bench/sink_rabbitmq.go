@@ -32,6 +32,7 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 	s := &rabbitSink{url: o.AMQPURL, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
 	p := &place{arrived: s.arrived, close: s.close, lane: rabbitmq.DefaultLane(), note: "RabbitMQ, a durable classic queue, confirmed persistent messages"}
 	p.lane.Batch = cmp.Or(o.SinkBatch, p.lane.Batch)
+
 	if s.url == "" {
 		server, err := rabbitserver.Start(ctx, rabbitserver.Config{})
 		if errors.Is(err, privateserver.ErrNotFound) {
@@ -45,6 +46,7 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 		p.pid = server.PID()
 		p.note = "a private " + p.note
 	}
+
 	h, err := rabbitmq.New(rabbitmq.Config{
 		URL: handlers.NewSecret(s.url), RoutingKey: s.queue,
 		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: queueArguments()}}},
@@ -52,8 +54,10 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close(ctx))
 	}
+
 	p.handlers = []delivery.Handler{h}
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
+
 	if o.Consume {
 		p.note += ", with a consumer"
 		s.reader, err = s.consume(o.Events)
@@ -62,6 +66,7 @@ func openRabbitMQ(ctx context.Context, o *Drain) (*place, error) {
 		}
 		p.arrived = s.reader.arrived
 	}
+
 	return p, nil
 }
 

@@ -124,6 +124,7 @@ func ways() []*way {
 				}
 			},
 		},
+
 		{
 			// If an event commits after an event with a higher id was delivered, it is never read.
 			name: "advisory", about: "an advisory lock, one worker, the last id as its position; no row is locked or deleted", most: 1,
@@ -140,6 +141,7 @@ func ways() []*way {
 				}
 			},
 		},
+
 		{
 			// available_after has no index: the query does not need one. A page has room for the second version of its rows,
 			// so that a lease changes no index.
@@ -156,6 +158,7 @@ func ways() []*way {
 				}
 			},
 		},
+
 		{
 			// Nothing can commit below the oldest open transaction of the server. A position is a transaction and an id.
 			name: "partitions", about: "virtual partitions, a position each, read up to pg_snapshot_xmin in the order of transactions",
@@ -179,6 +182,7 @@ func ways() []*way {
 				}
 			},
 		},
+
 		{
 			// Ids are in the order of commits, so a position is an id. A writer waits for every other writer, and for any
 			// transaction that has written an event and stays open.

@@ -3,7 +3,7 @@
 //
 // A supervisor has a member for each outbox; the only outbox of a file is a member without a name. A member runs a
 // generation: a relay with its handlers, its pool and its alerter, built from one reading of the file. If a relay ends
-// by itself and the file has several outboxes, its member builds another relay after a pause. If it is the relay of the
+// with an error and the file has several outboxes, its member builds another relay after a pause. If it is the relay of the
 // only outbox, the daemon ends.
 //
 // A reload has three steps. It reads the file, and builds and checks the next generation of every member that must
