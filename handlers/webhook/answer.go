@@ -70,7 +70,7 @@ func cureOf(o observation, said string) string {
 	case saysCertificate:
 		return "set tls.cert_file and tls.key_file to a certificate that the receiver takes"
 	default:
-		_, cure := statuses().Find(false, o.code)
+		cure := outcome.CureOfStatus(o.code)
 		return cure
 	}
 }
@@ -119,7 +119,7 @@ func (h *Handler) resultError(u *url.URL, r result) error {
 
 	o := h.observe(stageAnswer)
 	o.code = r.Status
-	_, cure := statuses().Find(false, r.Status)
+	cure := outcome.CureOfStatus(r.Status)
 
 	text := "207 Multi-Status with " + outcome.Status(r.Status)
 	if said := h.hide(r.Error, u); said != "" {

@@ -51,7 +51,7 @@ func (h *BatchHandler) KeepsOrder() bool {
 			return false
 		}
 	}
-	return h.target.constant != nil
+	return h.target.Constant != nil
 }
 
 // Deliver is DeliverBatch for one event.
@@ -141,7 +141,7 @@ func (h *BatchHandler) entry(e *delivery.Event) (made entry, err error) {
 		return entry{}, err
 	}
 
-	made.url, err = h.target.place(data)
+	made.url, err = h.target.Place(data)
 	if err != nil {
 		return entry{}, err
 	}

@@ -38,10 +38,10 @@ func (h *Handler) Check(ctx context.Context) error {
 
 // checked returns the URL that is checked; its host is empty where events choose the host.
 func (h *Handler) checked() *url.URL {
-	if h.target.constant != nil {
-		return h.target.constant
+	if h.target.Constant != nil {
+		return h.target.Constant
 	}
-	return &url.URL{Scheme: h.target.scheme, Host: h.target.host}
+	return h.target.Base()
 }
 
 // via returns the URL that a request to u connects to: u, or the proxy on the way.

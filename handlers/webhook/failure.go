@@ -126,7 +126,7 @@ func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *fai
 		o.proxy = refusal.code == http.StatusProxyAuthRequired
 		if o.proxy {
 			o.code = refusal.code
-			_, cure = statuses().Find(false, o.code)
+			cure = outcome.CureOfStatus(o.code)
 		}
 	}
 
@@ -147,7 +147,7 @@ func (h *Handler) lost(ctx context.Context, u *url.URL, t *trip, err error) *fai
 
 // observe begins an observation.
 func (h *Handler) observe(at stage) observation {
-	return observation{at: at, dynamic: h.target.dynamic, constant: h.target.constant != nil}
+	return observation{at: at, dynamic: h.cfg.DynamicHost, constant: h.target.Constant != nil}
 }
 
 // reason names the timeout that is over, or returns the error's text.

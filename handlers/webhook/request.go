@@ -68,7 +68,7 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 		return nil, err
 	}
 
-	place, err := h.target.place(data)
+	place, err := h.target.Place(data)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/handlers/internal/message"
+	"github.com/notifyd/notifyd/handlers/internal/target"
 	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -22,7 +23,7 @@ import (
 // Validate returns all mistakes at once, joined, each as a [*handlers.FieldError] with its
 // cure. It reads no files and not the environment: [New] does.
 func (c Config) Validate() error {
-	_, err := parseTarget(c.URL, c.DynamicHost)
+	_, err := parseTarget(c)
 	_, content := c.headerTemplates()
 	_, secrets := parseSecrets(c.SigningSecrets)
 	return errors.Join(err, c.words(), content, c.content(), message.Validate(c.message()), c.batch(), secrets, c.credentials(),
@@ -242,4 +243,23 @@ func (c Config) limits() error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// parseTarget parses the URL of a configuration.
+func parseTarget(c Config) (*target.URL, error) {
+	if strings.TrimSpace(c.URL) == "" {
+		return nil, field.Errorf("url", "missing: write where to send to, such as https://example.com/hook")
+	}
+
+	t, err := target.Parse("url", c.URL, c.DynamicHost)
+	switch {
+	case errors.Is(err, target.ErrOpenHost):
+		return nil, field.Errorf("url", "%w; or, if events may choose the host, set dynamic_host: true", err)
+	case err != nil:
+		return nil, field.Errorf("url", "%w", err)
+	case c.DynamicHost && t.Base().Host != "":
+		return nil, field.Errorf("dynamic_host", "the host stands in url and no event can change it: take dynamic_host out")
+	}
+
+	return t, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/httpconn"
 	"github.com/notifyd/notifyd/handlers/internal/message"
 	"github.com/notifyd/notifyd/handlers/internal/outcome"
+	"github.com/notifyd/notifyd/handlers/internal/target"
 	"github.com/notifyd/notifyd/handlers/internal/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -37,7 +38,7 @@ const defaultStaleAfter = time.Second
 // safe for concurrent use.
 type Handler struct {
 	cfg           Config
-	target        *target
+	target        *target.URL
 	encoder       *message.Encoder
 	headers       map[string]*tmpl.Template
 	eventHeaders  map[string]string // see sentHeaders
@@ -89,7 +90,7 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	}
 
 	var errs [5]error
-	h.target, errs[0] = parseTarget(cfg.URL, cfg.DynamicHost)
+	h.target, errs[0] = parseTarget(cfg)
 	h.headers, errs[1] = cfg.headerTemplates()
 	h.signers, errs[2] = parseSecrets(cfg.SigningSecrets)
 	h.encoder, errs[3] = message.New(cfg.Message, message.HTTP())
@@ -101,8 +102,8 @@ func open(cfg Config, options []handlers.Option) (*Handler, error) {
 	}
 
 	h.transport = httpconn.New(transport, cfg.MaxConnectionAge)
-	h.needsData = h.target.tmpl != nil || h.encoder.Renders() || len(h.headers) > 0
-	h.redact = redactor(cfg, h.target.constant)
+	h.needsData = h.target.Constant == nil || h.encoder.Renders() || len(h.headers) > 0
+	h.redact = redactor(cfg, h.target.Constant)
 
 	h.out = outcome.New("webhook", "is it http:// and not https://?")
 	h.out.Secrets = h.redact
