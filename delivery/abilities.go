@@ -27,6 +27,14 @@ type CheckDescriber interface {
 	DescribeCheck() (tested, untested string)
 }
 
+// Adviser is implemented by a [Handler] that can find out what hinders an event after the destination has taken it: for a mail,
+// records of the DNS by which receivers judge it. "notifyd doctor" prints the result as notes.
+type Adviser interface {
+	// Advise returns a text for each obstacle, with its cure. An obstacle is no error: events are delivered. What it asks has
+	// ended when ctx is done.
+	Advise(ctx context.Context) []string
+}
+
 // Sizer is implemented by a [Handler] with a largest message size.
 type Sizer interface {
 	// MaxBytes returns that size in bytes: an event whose payload alone is larger cannot be

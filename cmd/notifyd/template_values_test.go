@@ -45,7 +45,7 @@ func TestTemplateValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	section := regexp.MustCompile(`(?s)<!-- settings: type: (\w+) -->(.*?)<!-- end of settings -->`)
-	row := regexp.MustCompile("(?m)^\\| `([\\w.]+)` \\| (?:template|list of templates|mapping of templates) \\|")
+	row := regexp.MustCompile("(?m)^\\| `([\\w.[\\]]+)` \\| (?:template|list of templates|mapping of templates) \\|")
 	found := 0
 	for _, kind := range section.FindAllStringSubmatch(string(reference), -1) {
 		for _, setting := range row.FindAllStringSubmatch(kind[2], -1) {

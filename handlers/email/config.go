@@ -152,6 +152,20 @@ type Config struct {
 	// Further headers by name; one that yields nothing is left out.
 	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" kind:"mapping of templates"`
 
+	// Attachments, and pictures of the HTML.
+	Attachments []Attachment `json:"attachments,omitempty" yaml:"attachments,omitempty"`
+
+	// Most bytes of all attachments of a mail, before they are encoded. Servers
+	// refuse mails of more than 10 to 50 MB, and the encoding adds a third.
+	//
+	// The default is 10485760.
+	MaxAttachmentBytes int `json:"max_attachment_bytes,omitempty" yaml:"max_attachment_bytes,omitempty" kind:"1 to 104857600"`
+
+	// Longest time for fetching an attachment by its `url`.
+	//
+	// The default is 10s.
+	FetchTimeout time.Duration `json:"fetch_timeout,omitempty" yaml:"fetch_timeout,omitempty"`
+
 	// Right half of the Message-ID.
 	MessageIDDomain string `json:"message_id_domain,omitempty" yaml:"message_id_domain,omitempty" unset:"the domain of 'from'"`
 
@@ -180,6 +194,22 @@ type Config struct {
 	//
 	// The default is 1m.
 	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty"`
+
+	// DKIM signatures. List one, or one for each kind of key.
+	//
+	// Each mail is written twice, once to sign it; no copy is kept.
+	DKIM []Signature `json:"dkim,omitempty" yaml:"dkim,omitempty"`
+
+	// Where readers unsubscribe: a URL with `https://`, one with `mailto:`, or both.
+	// The first gets the header for one click (RFC 8058), which needs `dkim`, or a
+	// mail server that signs.
+	//
+	// A template that yields nothing is left out. The server behind the URL takes a POST without a login or cookies.
+	ListUnsubscribe List `json:"list_unsubscribe,omitempty" yaml:"list_unsubscribe,omitempty" kind:"list of templates"`
+
+	// The mail server adds a DKIM signature that covers `List-Unsubscribe` and
+	// `List-Unsubscribe-Post`.
+	ServerSigns bool `json:"server_signs,omitempty" yaml:"server_signs,omitempty"`
 
 	// What to do if the connection is lost after the whole mail and before the
 	// answer: `retry` sends it again, and it may arrive twice; `accept` takes it
@@ -222,6 +252,8 @@ func (c Config) WithDefaults() Config {
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, idle.MaxAge)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.SendTimeout = cmp.Or(c.SendTimeout, defaultSendTimeout)
+	c.MaxAttachmentBytes = cmp.Or(c.MaxAttachmentBytes, defaultMaxAttachmentBytes)
+	c.FetchTimeout = cmp.Or(c.FetchTimeout, defaultFetchTimeout)
 
 	if c.Port == 0 {
 		switch c.TLS {

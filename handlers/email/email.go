@@ -10,10 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/emersion/go-msgauth/dkim"
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -30,6 +33,11 @@ type Handler struct {
 	tmpl *templates
 	pool *pool
 	log  *slog.Logger
+
+	signatures []*dkim.SignOptions
+	lookup     lookupTXT
+	fetcher    *http.Client
+
 	// unanswered counts the mails since the last accepted one that the server may have taken without an answer.
 	unanswered atomic.Int64
 }
@@ -44,11 +52,23 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	ts, _ := parseTemplates(cfg) // Validate reports the error
 	trust, err := tlsconf.Read(handlers.TLS{CAFile: cfg.CAFile}, o.BaseDir)
-	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), err); err != nil {
-		return nil, err
+	signatures, unread := readSignatures(cfg, o.BaseDir)
+
+	mistakes := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), ts.readAttachments(cfg, o.BaseDir), unread, err)
+	if mistakes != nil {
+		return nil, mistakes
 	}
+
 	cfg = cfg.WithDefaults()
-	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs, o.BaseDir), log: o.Log}, nil
+	return &Handler{
+		cfg:        cfg,
+		tmpl:       ts,
+		pool:       newPool(cfg, trust.RootCAs, o.BaseDir),
+		log:        o.Log,
+		signatures: signatures,
+		lookup:     net.DefaultResolver.LookupTXT,
+		fetcher:    newFetcher(),
+	}, nil
 }
 
 // Deliver sends the mail for e. What an error means:
@@ -62,12 +82,13 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 //   - [delivery.Throttled]: a rate limit or a quota is used up, by the codes
 //     that prove it: 454 alone, enhanced status x.4.5 and some that providers document.
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
-//     connection, answers 421, refuses the sender, or has a problem with its mail system (4.3.*).
+//     connection, answers 421, refuses the sender, or has a problem with its mail system (4.3.*); or an attachment cannot
+//     be fetched, since its source cannot be reached.
 //   - [delivery.Unauthorized]: the server refuses the login.
 //   - any other: the server refused a recipient or the content for now (4xx).
 //   - ctx's cause, if ctx was done first.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
-	msg, err := h.build(e)
+	msg, parts, err := h.build(e)
 	if err != nil {
 		return h.pool.out.Refuse(err)
 	}
@@ -80,6 +101,11 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 
 	if f := h.pool.refusedSince(began); f != nil {
 		return h.verdict(ctx, f)
+	}
+
+	// Contents are fetched and signed in a slot, of which there are few, since they take memory.
+	if err := h.complete(ctx, msg, parts); err != nil {
+		return err
 	}
 
 	f := h.attempt(ctx, msg)
@@ -114,13 +140,20 @@ func (h *Handler) attempt(ctx context.Context, msg *gomail.Msg) *failure {
 	return h.send(ctx, c, msg)
 }
 
-// Preview returns the mail for e as it would be sent, with its headers. The
-// boundary between the parts of a mail is made up anew each time.
+// Preview returns the mail for e as it would be sent, with its headers, but without signatures. A description stands
+// in place of each attachment, and nothing is fetched. The boundary between the parts of a mail is made up anew each time.
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
-	msg, err := h.build(e)
+	msg, parts, err := h.build(e)
 	if err != nil {
 		return "", h.pool.out.Refuse(err)
 	}
+
+	var files []*gomail.File
+	for _, p := range parts {
+		files = append(files, p.described())
+	}
+	msg.SetAttachments(files)
+
 	var mail strings.Builder
 	if _, err := msg.WriteTo(&mail); err != nil {
 		return "", h.pool.out.Refuse(err)
@@ -133,6 +166,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 // nothing; a later Deliver fails.
 func (h *Handler) Close() error {
 	h.pool.close()
+	h.fetcher.CloseIdleConnections()
 	return nil
 }
 

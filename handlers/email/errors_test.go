@@ -131,7 +131,7 @@ func TestGoMailResetAfterDelivery(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.Rset, Code: 451})
 	h := deliverytest.Open(t, New, config(s))
-	msg, err := h.build(event(ada))
+	msg, _, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestGoMailIsTempKnowsNoNetwork(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Drop: true})
 	h := deliverytest.Open(t, New, config(s))
-	msg, err := h.build(event(ada))
+	msg, _, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestLostWhileWriting(t *testing.T) {
 	t.Parallel()
 	s := testenv.Mail(t, smtpsink.Options{})
 	h := deliverytest.Open(t, New, config(s))
-	msg, err := h.build(event(ada))
+	msg, _, err := h.build(event(ada))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestHalfAMailIsNotSent(t *testing.T) {
 	h.tmpl.text = mustText(t, strings.Repeat("a line of text\n", 50_000))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("enough")
-	msg, err := h.build(&big)
+	msg, _, err := h.build(&big)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package email
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/mail"
 	"slices"
@@ -27,23 +28,23 @@ const (
 )
 
 // build makes the mail for an event. Its errors are about the event and the templates:
-// another attempt would end the same way.
-func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
+// another attempt would end the same way. [Handler.complete] adds the attachments.
+func (h *Handler) build(e *delivery.Event) (*gomail.Msg, []*part, error) {
 	data, err := tmpl.NewData(e)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 
 	from, err := h.setAddresses(msg, data)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	title, err := subject(h.tmpl.subject, data)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	msg.Subject(title)
@@ -58,14 +59,19 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	for _, name := range sortedKeys(h.tmpl.headers) {
 		value, err := header(h.tmpl.headers[name], data)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if value != "" {
 			msg.SetGenHeader(gomail.Header(name), value)
 		}
 	}
 
-	return msg, h.setBody(msg, data)
+	if err := errors.Join(h.setUnsubscribe(msg, data), h.setBody(msg, data)); err != nil {
+		return nil, nil, err
+	}
+
+	parts, err := h.parts(data, e.Payload)
+	return msg, parts, err
 }
 
 // setTrace names the trace of the event in the mail, unless headers sets traceparent: a

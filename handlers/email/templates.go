@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/net/idna"
@@ -24,6 +23,8 @@ type templates struct {
 	to, cc, bcc            []*tmpl.Template
 	text, html             *tmpl.Template // nil if there is none
 	headers                map[string]*tmpl.Template
+	unsubscribe            []unsubscribe
+	attachments            []attachment
 }
 
 // parser collects the mistakes of several templates.
@@ -59,11 +60,7 @@ func (p *parser) address(path, text string) *tmpl.Template {
 func (p *parser) addresses(path string, texts []string) []*tmpl.Template {
 	var all []*tmpl.Template
 	for i, text := range texts {
-		at := path
-		if len(texts) > 1 {
-			at = path + "." + strconv.Itoa(i)
-		}
-
+		at := placeInList(path, i, len(texts))
 		if strings.TrimSpace(text) == "" {
 			p.errs = append(p.errs, field.Errorf(at, "is empty: name a recipient, or take it out"))
 			continue
@@ -87,6 +84,9 @@ func parseTemplates(c Config) (*templates, error) {
 		text:    p.parse("text", c.Text, tmpl.Text),
 		html:    p.parse("html", c.HTML, tmpl.HTML),
 		headers: make(map[string]*tmpl.Template),
+
+		unsubscribe: p.unsubscribes(c.ListUnsubscribe),
+		attachments: p.attachments(c.Attachments),
 	}
 
 	for _, name := range sortedKeys(c.Headers) {
@@ -143,28 +143,34 @@ func (t *templates) readFiles(c Config, baseDir string) error {
 	return errors.Join(p.errs...)
 }
 
-// readFile reads a file that the configuration names, up to [tmpl.MaxOutput].
+// readFile reads a template or a key, up to [tmpl.MaxOutput].
 func readFile(baseDir, name string) (string, error) {
+	data, err := readBytes(baseDir, name, tmpl.MaxOutput)
+	return string(data), err
+}
+
+// readBytes reads a file that the configuration names, up to a number of bytes.
+func readBytes(baseDir, name string, most int) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(baseDir, name)
 	}
 
 	f, err := os.Open(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", err)
+		return nil, fmt.Errorf("cannot be read: %w", err)
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 
-	data, err := io.ReadAll(io.LimitReader(f, tmpl.MaxOutput+1))
+	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", err)
+		return nil, fmt.Errorf("cannot be read: %w", err)
 	}
 
-	if len(data) > tmpl.MaxOutput {
-		return "", fmt.Errorf("has more than %d bytes: shorten it", tmpl.MaxOutput)
+	if len(data) > most {
+		return nil, fmt.Errorf("has more than %d bytes: shorten it", most)
 	}
 
-	return string(data), nil
+	return data, nil
 }
 
 // parseAddresses parses addresses with commas between them. Its errors do not

@@ -15,7 +15,7 @@ import (
 // cure. It reads no files: [New] does.
 func (c Config) Validate() error {
 	_, err := parseTemplates(c)
-	return errors.Join(c.server(), c.security(), c.limits(), c.content(), err)
+	return errors.Join(c.server(), c.security(), c.limits(), c.content(), c.signatures(), c.unsubscribing(), err)
 }
 
 // Warnings returns settings that are valid and that many servers refuse, joined, each a [*handlers.FieldError] with its
@@ -130,6 +130,8 @@ func (c Config) limits() error {
 		field.Timeout("max_connection_age", c.MaxConnectionAge, 0, idle.MaxAge),
 		field.Timeout("connect_timeout", c.ConnectTimeout, 0, defaultConnectTimeout),
 		field.Timeout("send_timeout", c.SendTimeout, 0, defaultSendTimeout),
+		field.Between("max_attachment_bytes", c.MaxAttachmentBytes, 1, mostAttachmentBytes),
+		field.Timeout("fetch_timeout", c.FetchTimeout, 0, defaultFetchTimeout),
 		field.Word("maybe_sent", c.MaybeSent, MaybeSentRetry, MaybeSentAccept),
 	)
 }
@@ -172,13 +174,15 @@ func (c Config) content() error {
 func headerName(name string) string {
 	lower := strings.ToLower(name)
 	switch lower {
-	case "from", "to", "cc", "bcc", "reply-to", "subject", "message-id":
+	case "from", "to", "cc", "bcc", "reply-to", "subject", "message-id", "list-unsubscribe":
 		setting := strings.ReplaceAll(lower, "-", "_")
 		if lower == "message-id" {
 			setting = "message_id_domain"
 		}
 		return "is not set here: use " + setting
-	case "date", "sender", "return-path", "received", "mime-version":
+	case "list-unsubscribe-post":
+		return "is set with an https URL in list_unsubscribe: take it out"
+	case "date", "sender", "return-path", "received", "mime-version", "dkim-signature":
 		return "is set by notifyd or by mail servers: take it out"
 	}
 

@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"mime/quotedprintable"
 	"net/mail"
+	"net/textproto"
 	"strings"
 	"time"
 )
@@ -44,6 +45,17 @@ type Message struct {
 	// without the last one, which SMTP adds to every mail.
 	Text string
 	HTML string
+	// Files are the parts with a file name, in their order.
+	Files []File
+}
+
+// File is an attachment, or a picture of the HTML.
+type File struct {
+	Name string
+	Type string
+	// ContentID is the id by which the HTML shows it, "" for an attachment.
+	ContentID string
+	Data      []byte
 }
 
 // maxParts bounds the parsing of a hostile mail.
@@ -79,13 +91,13 @@ func (m Mail) Parse() (*Message, error) {
 		return nil, fmt.Errorf("smtpsink: the content type: %w", err)
 	}
 
-	err = out.part(msg.Header.Get("Content-Type"), msg.Header.Get("Content-Transfer-Encoding"), msg.Body)
+	err = out.part(textproto.MIMEHeader(msg.Header), msg.Body)
 	return out, err
 }
 
 // part reads one part and the parts inside it.
-func (m *Message) part(contentType, encoding string, body io.Reader) error {
-	media, params, err := mime.ParseMediaType(contentType)
+func (m *Message) part(header textproto.MIMEHeader, body io.Reader) error {
+	media, params, err := mime.ParseMediaType(header.Get("Content-Type"))
 	if err != nil {
 		return fmt.Errorf("smtpsink: the content type of a part: %w", err)
 	}
@@ -98,7 +110,7 @@ func (m *Message) part(contentType, encoding string, body io.Reader) error {
 	}
 	m.Parts = append(m.Parts, media)
 
-	switch strings.ToLower(encoding) {
+	switch strings.ToLower(header.Get("Content-Transfer-Encoding")) {
 	case "quoted-printable":
 		body = quotedprintable.NewReader(body)
 	case "base64":
@@ -108,6 +120,12 @@ func (m *Message) part(contentType, encoding string, body io.Reader) error {
 	data, err := io.ReadAll(body)
 	if err != nil {
 		return fmt.Errorf("smtpsink: decoding a part: %w", err)
+	}
+
+	if _, params, _ := mime.ParseMediaType(header.Get("Content-Disposition")); params["filename"] != "" {
+		id := strings.Trim(header.Get("Content-Id"), "<>")
+		m.Files = append(m.Files, File{Name: params["filename"], Type: media, ContentID: id, Data: data})
+		return nil
 	}
 
 	text := strings.TrimSuffix(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n")
@@ -131,7 +149,7 @@ func (m *Message) parts(inside *multipart.Reader) error {
 			return fmt.Errorf("smtpsink: a part: %w", err)
 		}
 
-		if err := m.part(p.Header.Get("Content-Type"), p.Header.Get("Content-Transfer-Encoding"), p); err != nil {
+		if err := m.part(p.Header, p); err != nil {
 			return err
 		}
 	}

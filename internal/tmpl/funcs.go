@@ -43,7 +43,7 @@ func funcs(k Kind) map[string]any {
 	all := map[string]any{
 		presentFunc: present(k.rule()),
 		"json":      toJSON,
-		"get":       get,
+		"get":       Get,
 		"default":   defaultTo,
 		"required":  required,
 		"upper":     text1(strings.ToUpper),
@@ -114,7 +114,8 @@ func toJSON(v any) (jsonText, error) {
 	return jsonText(strings.TrimSuffix(b.String(), "\n")), nil
 }
 
-func get(from any, path string) any {
+// Get returns the value at a path, nil for none: the function get of templates. A number names an element of a list.
+func Get(from any, path string) any {
 	for key := range strings.SplitSeq(path, ".") {
 		switch m := from.(type) {
 		case map[string]any:

@@ -21,6 +21,8 @@ type Destination struct {
 	// Describe returns the parts that Check tests and those that it does not; nil if unknown. See
 	// delivery.CheckDescriber.
 	Describe func() (tested, untested string)
+	// Advise returns what hinders events that the destination has taken; nil if unknown. See delivery.Adviser.
+	Advise func(ctx context.Context) []string
 	// Warnings are settings that are allowed but probably not intended. See config.Warner.
 	Warnings []error
 	// Total reports that the destination gets all events one after the other.
@@ -86,14 +88,32 @@ func (d Destination) examine(ctx context.Context) Finding {
 		}
 	}
 
+	var f Finding
 	switch {
 	case tested == "":
-		return found(OK, "", "Nothing can be tested. Not tested: %s.", untested)
+		f = found(OK, "", "Nothing can be tested. Not tested: %s.", untested)
 	case untested == "":
-		return found(OK, "", "The check found no obstacle. Tested: %s.", tested)
+		f = found(OK, "", "The check found no obstacle. Tested: %s.", tested)
 	default:
-		return found(OK, "", "The check found no obstacle. Tested: %s. Not tested: %s.", tested, untested)
+		f = found(OK, "", "The check found no obstacle. Tested: %s. Not tested: %s.", tested, untested)
 	}
+
+	for _, text := range d.advice(ctx) {
+		f.Severity = Note
+		f.Text += " " + oneLine(text) + "."
+	}
+	return f
+}
+
+// advice returns the result of Advise.
+func (d Destination) advice(ctx context.Context) (all []string) {
+	if d.Advise == nil {
+		return nil
+	}
+	if p := safecall.Call("Advise", func() { all = d.Advise(ctx) }); p != nil {
+		return []string{safecall.Text(p)}
+	}
+	return all
 }
 
 func (d Destination) cure() string {

@@ -35,6 +35,13 @@ func deliveryTroubles() map[string]illness {
 		"settings": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Warnings: []error{field.Errorf("helo", "has no dot")}}}
 		}, "destination mail", Warning, " helo: has no dot.", "set destinations.mail.helo of the configuration"},
+		"advice": {func(_ *patient, o *Options) {
+			advise := func(context.Context) []string { return []string{"dmarc: no\nrecord.", "spf: none"} }
+			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return nil }, Advise: advise}}
+		}, "destination mail", Note, " dmarc: no record. spf: none.", ""},
+		"advice that panics": {func(_ *patient, o *Options) {
+			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return nil }, Advise: func(context.Context) []string { panic("oops") }}}
+		}, "destination mail", Note, "oops", ""},
 		"refused": {func(p *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "webhook", Check: func(context.Context) error { return nil }, Describe: func() (string, string) { return "the door", "the key" }}}
 			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'deferred')`)

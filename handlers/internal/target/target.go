@@ -16,6 +16,9 @@ const MaxURL = 8000
 // ErrOpenHost means that events would choose the host, or a part of it.
 var ErrOpenHost = errors.New("the host is not complete before the first {{: write a / behind it")
 
+// ErrEmpty means that a template yields nothing for an event.
+var ErrEmpty = errors.New("is empty")
+
 // URL is the URL of requests.
 type URL struct {
 	// Constant is the whole URL where it is the same for every event; nil where it is not.
@@ -116,7 +119,10 @@ func (t *URL) Place(data *tmpl.Data) (*url.URL, error) {
 	}
 
 	text = strings.TrimSpace(text)
-	if len(text) > MaxURL {
+	switch {
+	case text == "":
+		return nil, fmt.Errorf("the output of template %q %w", t.tmpl.Name(), ErrEmpty)
+	case len(text) > MaxURL:
 		return nil, fmt.Errorf("the output of template %q has more than %d bytes", t.tmpl.Name(), MaxURL)
 	}
 

@@ -157,6 +157,10 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 		e.Describe = describer.DescribeCheck
 	}
 
+	if adviser, ok := delivery.As[delivery.Adviser](h); ok {
+		e.Advise = adviser.Advise
+	}
+
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// The size is unknown if the method panics.
 		_ = safecall.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
