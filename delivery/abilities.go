@@ -30,8 +30,8 @@ type CheckDescriber interface {
 // Adviser is implemented by a [Handler] that can find out what hinders an event after the destination has taken it: for a mail,
 // records of the DNS by which receivers judge it. "notifyd doctor" prints the result as notes.
 type Adviser interface {
-	// Advise returns a text for each obstacle, with its cure. An obstacle is no error: events are delivered. What it asks has
-	// ended when ctx is done.
+	// Advise returns a text for each obstacle, with its cure. Events are delivered all the same. It returns soon after ctx is
+	// done.
 	Advise(ctx context.Context) []string
 }
 

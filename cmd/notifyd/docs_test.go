@@ -57,6 +57,7 @@ func checked(t *testing.T, page, config string) {
 	}
 	path := file(t, completed(config))
 	secretFiles(t, path, config)
+	mailFiles(t, filepath.Dir(path), config)
 	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
 		t.Errorf("%s: %s\n%s", page, r.stderr, config)
 	}
@@ -69,6 +70,21 @@ func secretFiles(t *testing.T, path, config string) {
 		if err := os.WriteFile(filepath.Join(filepath.Dir(path), m[1]), []byte("https://hooks.example.com/services/T000/B000/XXXX"), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// mailFiles writes the files that a configuration attaches to mails, and the keys that it signs with.
+func mailFiles(t *testing.T, dir, config string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`\b(key_file|file): ([\w/.-]+)`).FindAllStringSubmatch(config, -1) {
+		if filepath.IsAbs(m[2]) {
+			continue
+		}
+		text := "content"
+		if m[1] == "key_file" {
+			_, text = selfSigned(t)
+		}
+		testenv.WriteFile(t, filepath.Join(dir, m[2]), text)
 	}
 }
 

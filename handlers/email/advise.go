@@ -122,7 +122,7 @@ func (h *Handler) adviseDMARC(ctx context.Context, domain string) string {
 	return fmt.Sprintf("dmarc: _dmarc.%s has no TXT record that begins with v=DMARC1: publish one, such as v=DMARC1; p=none", domain)
 }
 
-// hasRecord reports whether a name has a text with this beginning. A name that does not exist has none.
+// hasRecord reports whether a name has a text with this beginning.
 func (h *Handler) hasRecord(ctx context.Context, name, beginning string) (bool, error) {
 	texts, err := h.lookup(ctx, name)
 	if isMissing(err) {
@@ -131,7 +131,7 @@ func (h *Handler) hasRecord(ctx context.Context, name, beginning string) (bool, 
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.HasPrefix(text, beginning) }), err
 }
 
-// isMissing reports whether the DNS has answered that there is no such name, or no text.
+// isMissing reports whether the DNS has answered, and has no text of this name.
 func isMissing(err error) bool {
 	answer, ok := errors.AsType[*net.DNSError](err)
 	return ok && answer.IsNotFound

@@ -37,8 +37,8 @@ type Attachment struct {
 	// URL that the content is fetched from for each attempt.
 	URL string `json:"url,omitempty" yaml:"url,omitempty" kind:"template"`
 
-	// Hosts that `url` may lead to, if the event chooses the host. A port other than
-	// that of the protocol is a part of the name.
+	// Hosts that `url` may lead to, if the event chooses the host: `files.example.com`,
+	// or `files.example.com:8443` for another port.
 	Hosts []string `json:"hosts,omitempty" yaml:"hosts,omitempty" kind:"list of names"`
 
 	// Name that readers see. Slashes and control characters become `_`.
@@ -163,12 +163,20 @@ func (p *parser) source(at string, a Attachment) *target.URL {
 	}
 
 	for i, host := range a.Hosts {
-		if u, err := url.Parse(httpsURL + host); err != nil || u.Host != host || host == "" || strings.Contains(host, "*") {
-			p.errs = append(p.errs, field.Errorf(at+".hosts."+strconv.Itoa(i), "must be the name of a host, such as files.example.com, or with a port, files.example.com:8443"))
+		if !isHost(host) {
+			p.errs = append(p.errs, field.Errorf(at+".hosts."+strconv.Itoa(i),
+				"must be the name of a host, such as files.example.com, or with a port, files.example.com:8443"))
 		}
 	}
 
 	return u
+}
+
+// isHost reports whether a text is a host as it stands in a URL.
+func isHost(text string) bool {
+	u, err := url.Parse(httpsURL + text)
+	isWhole := err == nil && u.Host == text
+	return isWhole && text != "" && !strings.Contains(text, "*")
 }
 
 // readAttachments reads the files.
@@ -191,7 +199,8 @@ func (t *templates) readAttachments(c Config, baseDir string) error {
 		a.content = content
 		left -= len(content)
 		if left < 0 {
-			errs = append(errs, field.Errorf("max_attachment_bytes", "the files of attachments have more than %d bytes together: raise it, or shorten them", most))
+			errs = append(errs, field.Errorf("max_attachment_bytes",
+				"the files of attachments have more than %d bytes together: raise it, or shorten them", most))
 			break
 		}
 	}

@@ -37,12 +37,14 @@ const (
 	signatureName = "DKIM-Signature"
 )
 
-// signedHeaders are the headers that a signature covers. A name that stands here once more than in the mail covers that nobody adds
-// another one (RFC 6376, 5.4.2). The last two have to be covered for unsubscribing with one click (RFC 8058, 4).
-var signedHeaders = []string{
-	"From", "From", "Reply-To", "Subject", "Subject", "Date", "To", "To", "Cc", "Message-ID",
-	"MIME-Version", "Content-Type", "Content-Transfer-Encoding",
-	"List-Unsubscribe", "List-Unsubscribe-Post",
+// signedHeaders are the headers that a signature covers. A header that stands here twice cannot be added to a signed mail (RFC
+// 6376, 5.4.2). The last two are required for unsubscribing with one click (RFC 8058, 4).
+func signedHeaders() []string {
+	return []string{
+		"From", "From", "Reply-To", "Subject", "Subject", "Date", "To", "To", "Cc", "Message-ID",
+		"MIME-Version", "Content-Type", "Content-Transfer-Encoding",
+		"List-Unsubscribe", "List-Unsubscribe-Post",
+	}
 }
 
 // signatures checks the settings of DKIM.
@@ -108,7 +110,7 @@ func readSignatures(c Config, baseDir string) ([]*dkim.SignOptions, error) {
 			Signer:                 key,
 			HeaderCanonicalization: dkim.CanonicalizationRelaxed,
 			BodyCanonicalization:   dkim.CanonicalizationRelaxed,
-			HeaderKeys:             signedHeaders,
+			HeaderKeys:             signedHeaders(),
 		})
 	}
 

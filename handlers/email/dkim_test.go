@@ -36,31 +36,31 @@ type signed struct {
 	zone map[string]string
 }
 
-func newSigned(t *testing.T, s *smtpsink.Sink) signed {
-	t.Helper()
+func newSigned(tb testing.TB, s *smtpsink.Sink) signed {
+	tb.Helper()
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	_, edKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 
-	all := signed{dir: t.TempDir(), cfg: config(s), zone: make(map[string]string)}
+	all := signed{dir: tb.TempDir(), cfg: config(s), zone: make(map[string]string)}
 	for name, key := range map[string]crypto.Signer{"rsa": rsaKey, "ed": edKey} {
 		der, err := x509.MarshalPKCS8PrivateKey(key)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		writeFile(t, all.dir, name+".pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+		writeFile(tb, all.dir, name+".pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 		all.cfg.DKIM = append(all.cfg.DKIM, Signature{Domain: "example.com", Selector: name, KeyFile: name + ".pem"})
 		all.zone[name+"._domainkey.example.com"] = record(key)
 	}
 	all.cfg.HTML = `<p>{{ .Payload.name }}</p><img src="cid:logo">`
 	all.cfg.Subject = "Grüße, {{ .Payload.name }}"
 	all.cfg.ListUnsubscribe = List{"https://shop.example.com/u/{{ .Payload.email }}", "mailto:u@example.com?subject={{ .Payload.email }}"}
-	writeFile(t, all.dir, "logo.png", []byte("\x89PNG and more\r\n.\r\n"))
+	writeFile(tb, all.dir, "logo.png", []byte("\x89PNG and more\r\n.\r\n"))
 	all.cfg.Attachments = []Attachment{
 		{File: "logo.png", ContentID: "logo"},
 		{Base64: "invoice", Name: "Rechnung für {{ .Payload.name }}.pdf"},

@@ -103,7 +103,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		return h.verdict(ctx, f)
 	}
 
-	// Contents are fetched and signed in a slot, of which there are few, since they take memory.
+	// Fetched contents take memory. Slots bound their number.
 	if err := h.complete(ctx, msg, parts); err != nil {
 		return err
 	}

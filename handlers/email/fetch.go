@@ -35,8 +35,7 @@ func newFetcher() *http.Client {
 	}
 }
 
-// complete fetches the contents of a mail that are elsewhere, adds all attachments, and signs the mail. Its error is that of
-// Deliver.
+// complete fetches contents by their URL, adds all attachments, and signs the mail. Its error has the class of a failed delivery.
 func (h *Handler) complete(ctx context.Context, msg *gomail.Msg, parts []*part) error {
 	left := h.cfg.MaxAttachmentBytes
 	for _, p := range parts {

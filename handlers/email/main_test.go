@@ -48,7 +48,7 @@ func deliverOne(t *testing.T, h *Handler, s *smtpsink.Sink, e *delivery.Event) (
 	return m, p
 }
 
-func writeFile(t *testing.T, dir, name string, data []byte) {
-	t.Helper()
-	testenv.WriteFile(t, filepath.Join(dir, name), string(data))
+func writeFile(tb testing.TB, dir, name string, data []byte) {
+	tb.Helper()
+	testenv.WriteFile(tb, filepath.Join(dir, name), string(data))
 }

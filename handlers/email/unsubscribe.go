@@ -99,7 +99,8 @@ func (h *Handler) setUnsubscribe(msg *gomail.Msg, data *tmpl.Data) error {
 		}
 
 		if strings.ContainsFunc(text, isOutsideURL) || len(text) > maxHeader {
-			return fmt.Errorf("a result of list_unsubscribe has more than %d bytes, or a character that a URL has not: shorten it, or write it in percent form", maxHeader)
+			return fmt.Errorf("a result of list_unsubscribe has more than %d bytes, or a character that a URL has not: "+
+				"shorten it, or write it in percent form", maxHeader)
 		}
 
 		values = append(values, "<"+text+">")
