@@ -100,8 +100,14 @@ func (p *parser) attachments(all []Attachment) []attachment {
 	}
 
 	var parsed []attachment
+	ids := make(map[string]bool)
 	for i, a := range all {
-		parsed = append(parsed, p.attachment("attachments."+strconv.Itoa(i), a))
+		at := "attachments." + strconv.Itoa(i)
+		parsed = append(parsed, p.attachment(at, a))
+		if ids[a.ContentID] {
+			p.errs = append(p.errs, field.Errorf(at+".content_id", "is that of another attachment: choose another one"))
+		}
+		ids[a.ContentID] = a.ContentID != ""
 	}
 	return parsed
 }
@@ -386,13 +392,13 @@ func (p *part) described() *gomail.File {
 }
 
 // setParts adds the parts to a mail.
-func setParts(msg *gomail.Msg, parts []*part) {
+func setParts(msg *gomail.Msg, parts []*part, file func(*part) *gomail.File) {
 	var attached, shown []*gomail.File
 	for _, p := range parts {
 		if p.ContentID == "" {
-			attached = append(attached, p.file())
+			attached = append(attached, file(p))
 		} else {
-			shown = append(shown, p.file())
+			shown = append(shown, file(p))
 		}
 	}
 	msg.SetAttachments(attached)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -197,4 +198,44 @@ func TestFetchFails(t *testing.T) {
 	if n := len(sink.Mails()); n > 0 {
 		t.Errorf("%d mails were sent without their attachment", n)
 	}
+}
+
+// FuzzAttachment: a name and a content of an event make a mail that is read again, or are refused.
+func FuzzAttachment(f *testing.F) {
+	for _, name := range []string{"invoice.pdf", "../../x", "für \"Ada\".pdf", "\u202egpj.exe", strings.Repeat("ü", 150) + ".pdf", "\xff", "a\r\nBcc: b@example.com", "=?utf-8?q?a?="} {
+		f.Add(name, "JVBERi0xLjQ=")
+	}
+	cfg := Config{
+		Host: "127.0.0.1", TLS: TLSNone, From: "a@example.com", To: List{"b@example.com"}, Subject: "s", Text: "t",
+		Attachments: []Attachment{{Base64: "pdf", Name: "{{ .Payload.name }}"}},
+	}
+	h, err := New(cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = h.Close() })
+
+	f.Fuzz(func(t *testing.T, name, content string) {
+		payload, err := json.Marshal(map[string]string{"name": name, "pdf": content})
+		if err != nil {
+			t.Skip()
+		}
+		msg, parts, err := h.build(event(string(payload)))
+		if err != nil {
+			return
+		}
+		setParts(msg, parts, (*part).file)
+		var mail bytes.Buffer
+		if _, err := msg.WriteTo(&mail); err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := smtpsink.Mail{Data: mail.Bytes()}.Parse()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, mail.Bytes())
+		}
+		hasBcc := parsed.Header.Get("Bcc") != ""
+		if len(parsed.Files) != 1 || parsed.Files[0].Name != parts[0].name || len(parsed.Files[0].Data) != parts[0].size || hasBcc {
+			t.Errorf("%q became %+v\n%s", name, parsed.Files, mail.Bytes())
+		}
+	})
 }

@@ -110,8 +110,12 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 		"attachments.0.name: template \"attachments.0.name\", line 1":   func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "{{"}} },
 		"attachments.0.type: must be the media type of a file":          func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", Type: "message/rfc822"}} },
 		"attachments.0.content_id: must be letters":                     func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a b"}} },
-		"attachments.0.optional: goes with base64 and url only":         func(c *Config) { c.Attachments = []Attachment{{Bytes: true, Name: "x", Optional: true}} },
-		"attachments.0.hosts: goes with url only":                       func(c *Config) { c.Attachments = []Attachment{{Bytes: true, Name: "x", Hosts: []string{"a"}}} },
+		"attachments.0.content_id: needs html":                          func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a"}} },
+		"attachments.1.content_id: is that of another": func(c *Config) {
+			c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a"}, {Base64: "y", Name: "y", ContentID: "a"}}
+		},
+		"attachments.0.optional: goes with base64 and url only": func(c *Config) { c.Attachments = []Attachment{{Bytes: true, Name: "x", Optional: true}} },
+		"attachments.0.hosts: goes with url only":               func(c *Config) { c.Attachments = []Attachment{{Bytes: true, Name: "x", Hosts: []string{"a"}}} },
 		"attachments.0.hosts: the host stands in url": func(c *Config) {
 			c.Attachments = []Attachment{{URL: "https://a.example/{{ .Event.ID }}", Name: "x", Hosts: []string{"a"}}}
 		},

@@ -148,11 +148,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 		return "", h.pool.out.Refuse(err)
 	}
 
-	var files []*gomail.File
-	for _, p := range parts {
-		files = append(files, p.described())
-	}
-	msg.SetAttachments(files)
+	setParts(msg, parts, (*part).described)
 
 	var mail strings.Builder
 	if _, err := msg.WriteTo(&mail); err != nil {

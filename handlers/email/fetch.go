@@ -27,6 +27,7 @@ func newFetcher() *http.Client {
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment,
 			ForceAttemptHTTP2:      true,
+			DisableCompression:     true, // the bytes as they are
 			IdleConnTimeout:        idleTimeout,
 			MaxResponseHeaderBytes: maxFetchHeader,
 			TLSHandshakeTimeout:    defaultFetchTimeout,
@@ -47,7 +48,7 @@ func (h *Handler) complete(ctx context.Context, msg *gomail.Msg, parts []*part) 
 		left -= p.size
 	}
 
-	setParts(msg, parts)
+	setParts(msg, parts, (*part).file)
 	if err := h.sign(msg); err != nil {
 		return h.pool.out.Refuse(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/mail"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
@@ -152,6 +153,11 @@ func (c Config) content() error {
 	hasHTML := c.HTML != "" || c.HTMLFile != ""
 	if !hasText && !hasHTML {
 		errs = append(errs, field.Errorf("text", "missing: write text, html, text_file or html_file"))
+	}
+
+	isPicture := func(a Attachment) bool { return a.ContentID != "" }
+	if i := slices.IndexFunc(c.Attachments, isPicture); i >= 0 && !hasHTML {
+		errs = append(errs, field.Errorf("attachments."+strconv.Itoa(i)+".content_id", "needs html, which shows the picture: write it, or take content_id out"))
 	}
 
 	if c.Text != "" && c.TextFile != "" {
