@@ -1,6 +1,7 @@
 package email
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -60,6 +61,9 @@ const (
 	maxAttachments            = 50
 	defaultMaxAttachmentBytes = 10 << 20
 	mostAttachmentBytes       = 100 << 20
+	// maxRoom bounds the attachments, in bytes, of all mails that are being sent at one time. go-mail holds each encoded, which
+	// takes four times as much.
+	maxRoom = 32 << 20
 	// maxName bounds a name, in bytes. Most file systems take 255.
 	maxName     = 200
 	unknownType = "application/octet-stream"
@@ -183,6 +187,25 @@ func isHost(text string) bool {
 	u, err := url.Parse(httpsURL + text)
 	isWhole := err == nil && u.Host == text
 	return isWhole && text != "" && !strings.Contains(text, "*")
+}
+
+// enter waits for room for the attachments of a mail. A mail with more than [maxRoom] is sent alone. The caller calls leave at the
+// end.
+func (h *Handler) enter(ctx context.Context, parts []*part) (leave func(), err error) {
+	size := 0
+	for _, p := range parts {
+		size += p.size
+		if p.from != nil {
+			size = h.cfg.MaxAttachmentBytes // as many as may come
+			break
+		}
+	}
+
+	weight := int64(min(size, maxRoom))
+	if err := h.room.Acquire(ctx, weight); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	return func() { h.room.Release(weight) }, nil
 }
 
 // readAttachments reads the files.

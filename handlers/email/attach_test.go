@@ -9,11 +9,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
@@ -197,6 +201,69 @@ func TestFetchFails(t *testing.T) {
 	}
 	if n := len(sink.Mails()); n > 0 {
 		t.Errorf("%d mails were sent without their attachment", n)
+	}
+}
+
+// TestRoomForAttachments: a mail waits until its attachments fit beside those of others, or its delivery ends. A mail of any size
+// has room alone.
+func TestRoomForAttachments(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &Handler{room: semaphore.NewWeighted(maxRoom), cfg: Config{MaxAttachmentBytes: maxRoom / 2}}
+		small := []*part{{size: 1}}
+		fetched := []*part{{size: 1}, {from: &url.URL{}}}
+		huge := []*part{{size: maxRoom}, {size: 1}}
+
+		leave := entered(t, h, huge)
+		entered(t, h, nil)() // a mail without attachments
+		over := errors.New("over")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		result := make(chan error)
+		go func() {
+			_, err := h.enter(ctx, small)
+			result <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-result:
+			t.Fatalf("a mail has entered beside a huge one: %v", err)
+		default:
+		}
+		cancel(over)
+		if err := <-result; !errors.Is(err, over) {
+			t.Errorf("got %v", err)
+		}
+
+		leave()
+		entered(t, h, fetched)
+		entered(t, h, small)
+		if h.room.TryAcquire(maxRoom / 2) {
+			t.Error("content that is not fetched yet has no room")
+		}
+	})
+}
+
+func entered(t *testing.T, h *Handler, parts []*part) (leave func()) {
+	t.Helper()
+	leave, err := h.enter(t.Context(), parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leave
+}
+
+// TestRoomIsLeft, also by a mail that could not be sent.
+func TestRoomIsLeft(t *testing.T) {
+	t.Parallel()
+	sink := testenv.Mail(t, smtpsink.Options{})
+	sink.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "nobody@", Code: 550, Text: "5.1.1 no such user", Times: smtpsink.Always})
+	cfg := config(sink)
+	cfg.Attachments = []Attachment{{Bytes: true, Name: "event.json"}}
+	h := deliverytest.Open(t, New, cfg)
+	deliverOne(t, h, sink, event(ada))
+	deliverytest.WantClass(t, h.Deliver(t.Context(), event(`{"email":"nobody@example.com","name":"n"}`)), "permanent")
+	if !h.room.TryAcquire(maxRoom) {
+		t.Error("a mail keeps its room")
 	}
 }
 

@@ -109,8 +109,9 @@ func readSignatures(c Config, baseDir string) ([]*dkim.SignOptions, error) {
 			Selector:               s.Selector,
 			Signer:                 key,
 			HeaderCanonicalization: dkim.CanonicalizationRelaxed,
-			BodyCanonicalization:   dkim.CanonicalizationRelaxed,
-			HeaderKeys:             signedHeaders(),
+			// Our bodies are encoded, so no server changes their white space. The relaxed form takes three times as long.
+			BodyCanonicalization: dkim.CanonicalizationSimple,
+			HeaderKeys:           signedHeaders(),
 		})
 	}
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/emersion/go-msgauth/dkim"
 	gomail "github.com/wneessen/go-mail"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
@@ -37,6 +38,7 @@ type Handler struct {
 	signatures []*dkim.SignOptions
 	lookup     lookupTXT
 	fetcher    *http.Client
+	room       *semaphore.Weighted // for attachments of mails that are being sent, in bytes
 
 	// unanswered counts the mails since the last accepted one that the server may have taken without an answer.
 	unanswered atomic.Int64
@@ -68,6 +70,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 		signatures: signatures,
 		lookup:     net.DefaultResolver.LookupTXT,
 		fetcher:    newFetcher(),
+		room:       semaphore.NewWeighted(maxRoom),
 	}, nil
 }
 
@@ -103,7 +106,12 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		return h.verdict(ctx, f)
 	}
 
-	// Fetched contents take memory. Slots bound their number.
+	leave, err := h.enter(ctx, parts)
+	if err != nil {
+		return err
+	}
+	defer leave()
+
 	if err := h.complete(ctx, msg, parts); err != nil {
 		return err
 	}
