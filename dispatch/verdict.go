@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
 // ErrStopping is the cause of handlers' contexts that end because the relay stops.
@@ -33,6 +34,20 @@ const (
 	// VerdictExpired means that the event is too old, and nothing remains to do.
 	VerdictExpired
 )
+
+// verdictOf returns the verdict on a failed delivery.
+func verdictOf(next health.Next) Verdict {
+	switch next {
+	case health.Retry:
+		return VerdictFailed
+	case health.Bury:
+		return VerdictDead
+	case health.SetAside:
+		return VerdictQuarantined
+	default:
+		return VerdictReleased
+	}
+}
 
 // counts reports whether the verdict counts as an attempt.
 func (v Verdict) counts() bool { return v == VerdictFailed || v == VerdictDead }
