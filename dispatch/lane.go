@@ -1174,12 +1174,6 @@ func (l *lane) reportFailure(e *delivery.Event, d *health.Decision, begins bool,
 	}
 }
 
-func (l *lane) down() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.health.Down()
-}
-
 // follows returns the verdict for jobs of the same aggregate that failed behind a job in the same call; 0 if each
 // must be classified alone. Jobs behind a released one are released, too: as rows, the engine would find them before
 // the released one.

@@ -37,16 +37,12 @@ const (
 
 // verdictOf returns the verdict on a failed delivery.
 func verdictOf(next health.Next) Verdict {
-	switch next {
-	case health.Retry:
-		return VerdictFailed
-	case health.Bury:
-		return VerdictDead
-	case health.SetAside:
-		return VerdictQuarantined
-	default:
-		return VerdictReleased
-	}
+	return [...]Verdict{
+		health.Retry:    VerdictFailed,
+		health.Bury:     VerdictDead,
+		health.SetAside: VerdictQuarantined,
+		health.Return:   VerdictReleased,
+	}[next]
 }
 
 // counts reports whether the verdict counts as an attempt.

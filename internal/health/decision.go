@@ -36,7 +36,7 @@ type Call struct {
 	Shared, Others bool
 }
 
-// Result is what an error of a handler means. An error that is none of these counts as an attempt of its event.
+// Result is what an error of a handler means. The zero value is a plain error, which counts as an attempt.
 type Result struct {
 	Permanent   bool          // no retry helps; of an unclear refusal: once the event is known to be at fault
 	Unclear     bool          // a refusal that may concern every event
@@ -84,7 +84,7 @@ type Decision struct {
 	Begins    bool          // it did not throttle before
 	Gap       time.Duration // between the starts of deliveries; 0 for none
 
-	Slower bool // fewer deliveries may begin from now on
+	Slower bool // the lane may begin fewer deliveries than before
 }
 
 // Outage is what an unanswered call changed in the breaker.
