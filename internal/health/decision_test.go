@@ -1,10 +1,17 @@
 package health
 
 import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
+	"github.com/notifyd/notifyd/internal/login"
 )
 
 // TestDecide: each result of a call at a destination that works, and at one that is down, has its decision: what happens
@@ -90,5 +97,78 @@ func TestThrottledAlone(t *testing.T) {
 		if d.Next != SetAside || d.Wait != want {
 			t.Errorf("next %d in %v, want %v", d.Next, d.Wait, want)
 		}
+	}
+}
+
+// TestWaitsPage: the page has the figures of the code, and no other page repeats them.
+func TestWaitsPage(t *testing.T) {
+	t.Parallel()
+	const page = "concepts.md"
+	_, section, _ := strings.Cut(testenv.ReadFile(t, "../../docs/"+page), "\n## How long a failed event waits\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+
+	lane := testLane()
+	var tries time.Duration
+	for n := 1; n < lane.MaxAttempts; n++ {
+		tries += base(lane.Backoff, n)
+	}
+
+	figures := map[string]any{
+		"| after `backoff`: %s after the first failure, then twice as long": lane.Backoff.Initial,
+		"twice as long after each further one, up to %s. Each":              lane.Backoff.Max,
+		"%d attempts take about":                          lane.MaxAttempts,
+		"attempts take about %s hours":                    math.Round(tries.Hours()),
+		"The first probe follows after %s. Later":         firstPause,
+		"Later pauses are a %dnd of":                      quickShare,
+		"an answer, and after %s up to an eighth":         quickTime,
+		"`longest_pause` (%s) at most":                    lane.LongestPause,
+		"with pauses of about %s, then":                   login.First,
+		"each refusal, up to %s. A [reload]":              login.Longest,
+		"of the breaker, at least %s and":                 firstPause,
+		"| after %s at most, one event of the type":       longestWait,
+		"a gap of %s or more, which each refusal doubles": shortestSlowing,
+		"which each refusal doubles, up to %s. Where":     longestGap,
+		"nothing is sent before it ends, for %s at most":  longestThrottle,
+		"| after its backoff, %s at most":                 longestGap,
+	}
+	for text, figure := range figures {
+		if want := fmt.Sprintf(strings.ReplaceAll(text, "%d", "%s"), words(figure)); !strings.Contains(section, want) {
+			t.Errorf("%s does not say %q", page, want)
+		}
+	}
+	if isDouble := lane.Backoff.Multiplier == 2 && outageShare == 8; !isDouble {
+		t.Error("the words twice and eighth are wrong")
+	}
+
+	repeated := regexp.MustCompile(`(100 ms|0\.1 s) to 30 s|\b1 to 15 minutes|tak\w+ about eight hours`)
+	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/destinations/*.md", "../../docs/design/*.md"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(paths), err)
+		}
+		for _, path := range paths {
+			if text := repeated.FindString(testenv.ReadFile(t, path)); text != "" {
+				t.Errorf("%s has %q: link to %s#how-long-a-failed-event-waits", path, text, page)
+			}
+		}
+	}
+}
+
+// words writes a figure as the page does.
+func words(figure any) string {
+	d, isDuration := figure.(time.Duration)
+	switch {
+	case !isDuration:
+		return fmt.Sprint(figure)
+	case d == time.Hour:
+		return "an hour"
+	case d == time.Minute:
+		return "1 minute"
+	case d > time.Minute:
+		return fmt.Sprintf("%v minutes", d.Minutes())
+	case d >= time.Second:
+		return fmt.Sprintf("%v s", d.Seconds())
+	default:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
 }

@@ -2,7 +2,7 @@ package position
 
 import "time"
 
-// A position moves with every acknowledgement, and is written at intervals, in one transaction with the rows of the events
+// A position moves with every acknowledgement. It is written at intervals, in one transaction with the rows of the events
 // that it passes. Until that write:
 //
 //	an acknowledgement     is lost with the relay: the successor delivers the event again
@@ -12,7 +12,7 @@ import "time"
 //	a replay               has the progress of the last write
 //	retention              keeps the events above the lowest open id
 //	status, console        show the lag of the last write
-//	UntilIdle              goes on: events are open
+//	UntilIdle              continues: events are open
 //	a successor            starts no shard of a relay that leaves, for lastSaveWithin at most (internal/stream)
 //	doctor                 reports a position that has not moved for Limits.Frozen, if an event waits
 //	the hang check         reports a position that has not moved for hangAfter (hangs.go), if an event waits

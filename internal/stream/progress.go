@@ -6,7 +6,7 @@ import (
 	"github.com/notifyd/notifyd/internal/position"
 )
 
-// progress tracks how far a position was written. internal/position/interval.go lists what waits for the next write.
+// progress tracks how far a position was written. internal/position/interval.go lists everything that depends on the next write.
 type progress struct {
 	acknowledged int64 // deliveries since the shard was taken over
 	written      int64 // acknowledged deliveries that were written
