@@ -116,6 +116,7 @@ func TestWaitsPage(t *testing.T) {
 	figures := map[string]any{
 		"| after `backoff`: %s after the first failure, then twice as long": lane.Backoff.Initial,
 		"twice as long after each further one, up to %s. Each":              lane.Backoff.Max,
+
 		"%d attempts take about":                          lane.MaxAttempts,
 		"attempts take about %s hours":                    math.Round(tries.Hours()),
 		"The first probe follows after %s. Later":         firstPause,
