@@ -18,7 +18,7 @@ import (
 
 const (
 	// hangAfter is how long due work may stay untouched although nothing holds it back, and how long the check itself may take.
-	// The relay waits for the database less than half as long, at worst.
+	// The relay waits for the database less than half as long, at worst, and writes its positions as often.
 	hangAfter = 2 * time.Minute
 	// lostAfter is how long a hang must last after that until only a restart is likely to end it.
 	lostAfter = 5 * time.Minute

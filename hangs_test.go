@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/position"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/ops"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -33,6 +34,14 @@ func (p *patient) checked(long time.Duration) (hangs []observe.Hang) {
 		a.ticks.Add(int64(checkEvery / time.Second))
 	}
 	return a.find(p.Context())
+}
+
+// TestHangsOutlastWrites: a relay that writes its positions as late as it may does not hang.
+func TestHangsOutlastWrites(t *testing.T) {
+	t.Parallel()
+	if hangAfter <= 2*position.LongestUnwritten {
+		t.Errorf("a hang is due after %v, and an acknowledgement may be unwritten for %v", hangAfter, position.LongestUnwritten)
+	}
 }
 
 const insertThree = `INSERT INTO outbox_events (event_type, payload) SELECT 'x', '{}' FROM generate_series(1, 3)`

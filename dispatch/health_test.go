@@ -153,7 +153,9 @@ func TestQuarantinedBehindItsAggregateGoesAlone(t *testing.T) {
 		defer l.drop()
 		l.Own(func() {})
 		l.mu.Lock()
-		l.health.Lost(time.Now(), 2, health.Call{}, delivery.Unavailable(errors.New("down")), false)
+		l.health.Decide(time.Now(), &health.Failed{
+			Event: &delivery.Event{ID: 2}, Result: health.Result{Unavailable: true}, Err: delivery.Unavailable(errors.New("down")),
+		})
 		l.health.Responds(time.Now(), 1) // the destination is well, and the event is quarantined
 		l.mu.Unlock()
 		all := make([]Delivery, 4)

@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/limit"
 	"github.com/notifyd/notifyd/internal/order"
@@ -1082,93 +1081,97 @@ func (l *lane) reportLocked(now, begin time.Time, jobs []*job, outs []outcome) h
 	return l.health.Record(now, begin, all, l.sizeLocked(), min(l.load+len(jobs), l.running*l.perCall()))
 }
 
-// classify decides the outcome of a failed delivery: who is at fault, whether to retry, and when.
+// classify turns a failed delivery into an outcome. Package health decides who is at fault, whether to retry, and when.
 func (l *lane) classify(j *job, c *health.Call, r *result) outcome {
 	if l.ctx.Err() != nil {
 		// The relay interrupted the handler: its error is meaningless.
 		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: ErrStopping}
 	}
 
-	isUnknown := r.reopen || r.late || r.unanswered
-	if l.dest.Position != nil && isUnknown {
-		l.fault(c.Began, r, false)
-		reopen := fmt.Errorf("%w: %w", delivery.ErrReopen, r)
-		return outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: reopen}
+	isUnknown := r.reopen || r.Late || r.Unanswered
+	f := health.Failed{
+		Event:    j.Value.event,
+		Call:     *c,
+		Result:   r.Result,
+		Attempts: j.Value.failures() + 1,
+		Reopen:   l.dest.Position != nil && isUnknown,
+		Err:      r,
 	}
 
-	log := l.log.With("event_id", j.Value.event.ID, "event_type", j.Value.event.Type, "attempt", j.Value.event.Attempt)
-
-	if r.exhausted && l.down() { // the probe has not reached the destination
-		l.fault(c.Began, r, false)
-		return outcome{verdict: VerdictReleased, class: delivery.ClassRelay, err: r}
+	l.mu.Lock()
+	now := time.Now()
+	f.FirstGap = 2 * l.throughput.pace / time.Duration(max(1, l.running))
+	d := l.health.Decide(now, &f)
+	if d.Slower {
+		l.refuseLocked(now) // the events of this lane must be queried again
 	}
 
-	if r.exhausted {
-		return l.throttle(log, j, c.Began, r)
+	begins := d.Opened && l.outage.begins(l)
+	l.mu.Unlock()
+
+	if d.Row > 0 {
+		r = r.inRow(d.Row)
 	}
 
-	// An unanswered probe says nothing about its event; a panic does.
-	isLost := r.unavailable || r.late && l.lateInOutage(j, c, r)
-	isFinal := r.permanent
-	switch {
-	case r.unclear || isLost:
-		out, proven := l.faultOf(log, j, c, r)
-		if !out.verdict.counts() {
-			return out
-		}
-		isFinal = r.permanent && (proven || !r.unclear)
-	case r.throttled:
-		return l.throttle(log, j, c.Began, r)
+	if d.General {
+		l.reportFault(now, d.Outage, begins, r)
+	} else {
+		l.reportFailure(j.Value.event, &d, begins, r)
 	}
 
-	if r.unanswered {
-		l.unanswered(j, c.Began)
-	}
-
-	failures := j.Value.failures() + 1
 	out := outcome{
-		verdict:   VerdictFailed,
-		class:     delivery.ClassEvent,
+		verdict:   verdictOf(d.Next),
+		delay:     d.Wait,
+		class:     d.Class,
 		err:       r,
-		permanent: isFinal,
-		unclear:   r.unclear,
-		silent:    isLost || r.late || r.unanswered,
+		permanent: d.Final,
+		unclear:   r.Unclear,
+		silent:    d.Silent,
+		throttled: d.Throttled,
 	}
 
-	if isFinal || failures >= l.dest.MaxAttempts {
-		l.repeats.log(l.log, log, slog.LevelError, "event is a dead letter", r, "class", delivery.ClassEvent, "permanent", isFinal)
-		l.observer.Observe(delivery.Incident{
-			Kind:        delivery.IncidentDead,
-			Time:        time.Now(),
-			Destination: l.dest.Name,
-			EventID:     j.Value.event.ID,
-			EventType:   j.Value.event.Type,
-			Err:         r,
-		})
-
-		out.verdict = VerdictDead
-		return out
+	if f.Reopen {
+		out.err = fmt.Errorf("%w: %w", delivery.ErrReopen, r)
 	}
-
-	out.delay = max(r.delay, backoff.Wait(&l.dest.Lane, failures))
-	l.repeats.log(l.log, log, slog.LevelWarn, "delivery failed", r, "class", delivery.ClassEvent, "retry_in", out.delay)
 
 	return out
 }
 
-// lateInOutage records a call that reached the lane's timeout, and reports whether the destination is down.
-func (l *lane) lateInOutage(j *job, c *health.Call, err error) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := *c
-	of.Type = j.Value.event.Type
-	return l.health.Late(time.Now(), j.Value.event.ID, of, err)
-}
+// reportFailure logs a failed delivery, and reports a dead letter and the begin of an outage to the observer.
+func (l *lane) reportFailure(e *delivery.Event, d *health.Decision, begins bool, r *result) {
+	log := l.log.With("event_id", e.ID, "event_type", e.Type, "attempt", e.Attempt)
+	switch {
+	case d.Next == health.Bury:
+		l.repeats.log(l.log, log, slog.LevelError, "event is a dead letter", r, "class", d.Class, "permanent", d.Final)
+		l.observer.Observe(delivery.Incident{
+			Kind:        delivery.IncidentDead,
+			Time:        time.Now(),
+			Destination: l.dest.Name,
+			EventID:     e.ID,
+			EventType:   e.Type,
+			Err:         r,
+		})
 
-func (l *lane) down() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.health.Down()
+	case d.Next == health.Retry:
+		l.repeats.log(l.log, log, slog.LevelWarn, "delivery failed", r, "class", d.Class, "retry_in", d.Wait)
+	case d.Throttled && d.Next == health.SetAside:
+		l.repeats.log(l.log, log, slog.LevelInfo, "event throttled and quarantined", r, "class", d.Class, "retry_in", d.Wait)
+	case d.Begins && r.Exhausted:
+		log.Warn("machine has no resources for more calls", "class", d.Class, "gap", d.Gap, "err", r)
+	case d.Begins:
+		log.Warn("destination throttles", "class", d.Class, "gap", d.Gap, "wait", r.Delay, "err", r)
+	case d.Throttled:
+		log.Debug("destination still throttles", "class", d.Class, "gap", d.Gap, "wait", r.Delay, "err", r)
+	case d.Suspected:
+		l.repeats.log(l.log, log, slog.LevelInfo, "destination fails over one event and answers others", r,
+			"class", d.Class, "retry_in", d.Wait)
+	case begins:
+		l.reportUnavailable(log, time.Now(), r)
+	case d.Again && d.Longer:
+		log.Info("destination failed again during recovery", "class", d.Class, "pause", d.Pause, "err", r)
+	default:
+		log.Debug("destination still down", "class", d.Class, "pause", d.Pause, "err", r)
+	}
 }
 
 // follows returns the verdict for jobs of the same aggregate that failed behind a job in the same call; 0 if each
@@ -1184,90 +1187,36 @@ func (l *lane) follows(out *outcome) Verdict {
 	return VerdictParked
 }
 
-// faultOf records that the destination failed over an event, or refused it as it may refuse every event, and reports an
-// outage once for all its lanes. The verdict of out counts if the event may be at fault. proven means that the
-// destination has taken others in the meantime.
-func (l *lane) faultOf(log *slog.Logger, j *job, c *health.Call, err *result) (out outcome, proven bool) {
-	id := j.Value.event.ID
-	failures := j.Value.failures() + 1
-	isLast := failures >= l.dest.MaxAttempts
-
-	l.mu.Lock()
-	now := time.Now()
-	of := *c
-	of.Type = j.Value.event.Type
-
-	var f health.Failure
-	if err.unclear {
-		f = l.health.Refused(now, id, of, err, isLast)
-	} else {
-		f = l.health.Lost(now, id, of, err, isLast)
-	}
-
-	l.health.Asked(now, id, err.delay)
-
-	if f.Longer {
-		l.refuseLocked(now) // the events of this lane must be queried after the pause
-	}
-
-	begins := f.Opened && l.outage.begins(l)
-	l.mu.Unlock()
-
-	out = outcome{verdict: VerdictQuarantined, delay: f.Delay, class: delivery.ClassDestination, err: err, unclear: err.unclear}
-	switch {
-	case f.Counts:
-		out.verdict = VerdictFailed
-		return out, f.Proven
-	case err.unclear && f.Suspected:
-		out.delay = max(f.Delay, backoff.Wait(&l.dest.Lane, failures))
-	case err.unclear:
-		err = err.inRow(f.Row)
-		out.err = err
-	case c.Shared:
-		out.verdict = VerdictReleased // single calls will show which event is at fault
-	}
-
-	switch {
-	case f.Suspected:
-		l.repeats.log(l.log, log, slog.LevelInfo, "destination fails over one event and answers others", err,
-			"class", delivery.ClassDestination, "retry_in", out.delay)
-	case begins:
-		l.reportUnavailable(log, time.Now(), err)
-	case f.Again && f.Longer:
-		log.Info("destination failed again during recovery", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
-	default:
-		log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
-	}
-
-	return out, false
-}
-
 func (l *lane) reportUnavailable(log *slog.Logger, now time.Time, err error) {
 	log.Warn("destination down", "class", delivery.ClassDestination, "err", err)
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentDown, Time: now, Destination: l.dest.Name, Err: err})
 }
 
 // fault records that the destination did not answer a request that began at the given time and concerned no single
-// event. With news, fault always reports the outage.
+// event. With repeat, fault always reports the outage.
 func (l *lane) fault(began time.Time, err error, repeat bool) (pause time.Duration) {
 	l.mu.Lock()
 	now := time.Now()
-	f := l.health.Fault(now, began, err)
-	if f.Longer {
+	o := l.health.Fault(now, began, err)
+	if o.Longer {
 		l.refuseLocked(now)
 	}
 
-	begins := f.Opened && l.outage.begins(l)
+	begins := o.Opened && l.outage.begins(l)
 	l.mu.Unlock()
+	l.reportFault(now, o, begins || repeat, err)
+
+	return o.Pause
+}
+
+// reportFault records and logs a failure that concerned no single event.
+func (l *lane) reportFault(now time.Time, o health.Outage, begins bool, err error) {
 	l.figures.fault(now, err)
-
-	if begins || repeat {
+	if begins {
 		l.reportUnavailable(l.log, now, err)
-		return f.Pause
+		return
 	}
-
-	l.log.Debug("destination still down", "class", delivery.ClassDestination, "pause", f.Pause, "err", err)
-	return f.Pause
+	l.log.Debug("destination still down", "class", delivery.ClassDestination, "pause", o.Pause, "err", err)
 }
 
 // answers records that the destination answers again, and lets the lane recover step by step.
@@ -1282,51 +1231,6 @@ func (l *lane) answers() {
 	l.mu.Unlock()
 	l.logChange(change, ends)
 	call()
-}
-
-// unanswered records that a call that began at the given time ended before the destination could answer.
-func (l *lane) unanswered(j *job, began time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if l.health.Unanswered(now, began, j.Value.failures() > 0) {
-		l.refuseLocked(now)
-	}
-}
-
-// throttle slows the lane down after a call that began at the given time, or quarantines the event if only that event
-// is throttled. A machine out of files, ports or memory has the same effect, with the relay at fault.
-func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *result) outcome {
-	out := outcome{verdict: VerdictReleased, class: delivery.ClassDestination, err: err, throttled: true}
-	if err.exhausted {
-		out.class = delivery.ClassRelay
-	}
-
-	l.mu.Lock()
-	now := time.Now()
-	gap := 2 * l.throughput.pace / time.Duration(max(1, l.running))
-	t := l.health.Throttle(now, j.Value.event.ID, began, err.delay, gap)
-	if t.Quarantined {
-		out.verdict = VerdictQuarantined
-		out.delay = t.Delay
-	} else {
-		l.refuseLocked(now)
-	}
-
-	l.mu.Unlock()
-
-	switch {
-	case t.Quarantined:
-		l.repeats.log(l.log, log, slog.LevelInfo, "event throttled and quarantined", err, "class", out.class, "retry_in", out.delay)
-	case t.Begins && err.exhausted:
-		log.Warn("machine has no resources for more calls", "class", out.class, "gap", t.Gap, "err", err)
-	case t.Begins:
-		log.Warn("destination throttles", "class", delivery.ClassDestination, "gap", t.Gap, "wait", err.delay, "err", err)
-	default:
-		log.Debug("destination still throttles", "class", out.class, "gap", t.Gap, "wait", err.delay, "err", err)
-	}
-
-	return out
 }
 
 // spoiled counts the answers that slowed the lane down: queued jobs are returned until health has recorded them.

@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -128,7 +127,7 @@ func drawPoisoned(t *rapid.T) *poisoned {
 	p.cfg.Timeout, p.cfg.Batch = 3*time.Second, 10
 	p.cfg.Backoff = delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	p.cfg.Concurrency = rapid.IntRange(1, 8).Draw(t, "workers")
-	p.cfg.LongestPause = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, health.LongestPause}).Draw(t, "longest pause")
+	p.cfg.LongestPause = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, p.cfg.LongestPause}).Draw(t, "longest pause")
 	if rapid.Bool().Draw(t, "unordered") {
 		p.cfg.Order = delivery.OrderNone
 	}

@@ -79,7 +79,7 @@ func TestRefusedProvesNothing(t *testing.T) {
 		if v := deliver(Delivery{Refused: errors.New("too large")}); v != VerdictDead {
 			t.Errorf("verdict %d of the refused event", v)
 		}
-		if !l.down() {
+		if !l.health.Down() {
 			t.Error("the destination is believed to work")
 		}
 		l.drop()

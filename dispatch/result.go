@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/internal/exhaust"
+	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/safecall"
 )
 
@@ -16,18 +15,12 @@ import (
 // protection as the handler itself, because the error's methods may panic or block. No other code calls these
 // methods.
 type result struct {
-	text        string
-	err         error // for errors.Is and errors.As of observers; nil if its methods would panic
-	permanent   bool  // of an unclear refusal: once the event is known to be at fault
-	unclear     bool  // a refusal that may concern every event
-	unavailable bool
-	refused     bool // unavailable because it refuses our credentials
-	throttled   bool
-	exhausted   bool          // this machine had no file, port or memory for the call: the relay is at fault
-	late        bool          // the lane's timeout is used up
-	reopen      bool          // the outcome of the events is unknown: see delivery.PositionStore
-	unanswered  bool          // the handler panicked or ended its goroutine, which says nothing about the destination
-	delay       time.Duration // the delay that the error requests; 0 for none
+	health.Result
+
+	text    string
+	err     error // for errors.Is and errors.As of observers; nil if its methods would panic
+	refused bool  // unavailable because it refuses our credentials
+	reopen  bool  // the outcome of the events is unknown: see delivery.PositionStore
 }
 
 // Error returns valid text of a bounded length.
@@ -44,8 +37,8 @@ func (r *result) reachable() bool {
 	if r == nil {
 		return true
 	}
-	isSilent := r.late || r.unanswered || r.exhausted
-	return !isSilent && !r.unavailable && !r.unclear
+	isSilent := r.Late || r.Unanswered || r.Exhausted
+	return !isSilent && !r.Unavailable && !r.Unclear
 }
 
 // inRow returns the result of an unclear refusal that followed others, and counts as an outage.
@@ -80,19 +73,19 @@ func (t *target) resultOf(ctx context.Context, err error) *result {
 			err = fmt.Errorf("%w (%w)", cause, err) // names the timeout that ended the call
 		}
 
-		r.unclear = delivery.IsUnclear(err)
-		r.permanent = delivery.IsPermanent(delivery.Proven(err))
-		r.unavailable = delivery.IsUnavailable(err)
-		r.throttled = delivery.IsThrottled(err)
+		r.Unclear = delivery.IsUnclear(err)
+		r.Permanent = delivery.IsPermanent(delivery.Proven(err))
+		r.Unavailable = delivery.IsUnavailable(err)
+		r.Throttled = delivery.IsThrottled(err)
 		r.refused = delivery.IsUnauthorized(err)
-		r.late = errors.Is(err, t.expired)
+		r.Late = errors.Is(err, t.expired)
 		r.reopen = errors.Is(err, delivery.ErrReopen)
-		r.delay, _ = delivery.RetryDelay(err)
-		r.delay = min(max(r.delay, 0), backoff.Longest)
+		r.Delay, _ = delivery.RetryDelay(err)
+		r.Delay = min(max(r.Delay, 0), health.LongestWait)
 
 		text := err.Error()
 		if cure := exhaust.Cure(err); cure != "" {
-			r.exhausted = true
+			r.Exhausted = true
 			text += ": " + cure
 		}
 
@@ -114,7 +107,7 @@ func (t *target) call(ctx context.Context, e *delivery.Event) *result {
 	}
 
 	r := t.resultOf(ctx, err)
-	r.unanswered = !returned
+	r.Unanswered = !returned
 	return r
 }
 
@@ -134,7 +127,7 @@ func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*res
 
 	if err != nil {
 		r := t.resultOf(ctx, err)
-		r.unanswered = true
+		r.Unanswered = true
 		return allFailed(len(events), r)
 	}
 

@@ -141,7 +141,7 @@ func TestRepliesKeepTheirError(t *testing.T) {
 	}), testLane())
 	r := l.target.call(t.Context(), &delivery.Event{})
 	var found *nilError
-	if !errors.As(r, &found) || found != inner || r.Error() != "call: inner" || r.delay != time.Minute || r.permanent {
+	if !errors.As(r, &found) || found != inner || r.Error() != "call: inner" || r.Delay != time.Minute || r.Permanent {
 		t.Errorf("%+v", r)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 	"github.com/notifyd/notifyd/internal/lab/testenv/settingstest"
 	"github.com/notifyd/notifyd/internal/limit"
 )
@@ -89,12 +90,13 @@ func throttled(t *testing.T, l delivery.Lane, n int) time.Duration {
 	lane := laneOf(t, delivery.HandlerFunc(refusing), l)
 	now := time.Now()
 	for range 1000 {
-		answer := lane.health.Throttle(now, 1, now, 0, 0)
-		if answer.Quarantined {
+		f := health.Failed{Event: &delivery.Event{ID: 1}, Call: health.Call{Began: now}, Result: health.Result{Throttled: true}}
+		d := lane.health.Decide(now, &f)
+		if d.Next == health.SetAside {
 			n--
 		}
 		if n == 0 {
-			return answer.Delay
+			return d.Wait
 		}
 	}
 	t.Fatal("the event is never throttled alone")

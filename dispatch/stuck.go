@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/backoff"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
 // Handlers may fail to return. A call counts as stuck some time after the end of its context: its event has failed,
@@ -44,7 +44,7 @@ type workers struct {
 
 // chunkLimit returns how long a chunk may take.
 func (c *workers) chunkLimit() time.Duration {
-	return min(c.lane.dest.Timeout, backoff.Longest) + returnGrace
+	return min(c.lane.dest.Timeout, health.LongestWait) + returnGrace
 }
 
 // allowedLocked returns how many workers there may be. Concurrency calls may be stuck in addition; each further one
@@ -154,7 +154,7 @@ func (c *workers) watch() {
 	c.lane.mu.Unlock()
 
 	for _, one := range lost {
-		c.answerFor(one.w, one.i, &result{text: c.lane.target.expired.Error() + ": " + errStuck.Error(), err: errStuck, late: true})
+		c.answerFor(one.w, one.i, &result{text: c.lane.target.expired.Error() + ": " + errStuck.Error(), err: errStuck, Result: health.Result{Late: true}})
 	}
 	if full {
 		c.lane.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
@@ -210,7 +210,7 @@ func (c *workers) exited(w *worker) {
 	c.lane.mu.Lock()
 	c.removeLocked(w)
 	c.lane.mu.Unlock()
-	c.answerFor(w, i, &result{text: "the handler: " + errExited.Error(), err: errExited, unanswered: true})
+	c.answerFor(w, i, &result{text: "the handler: " + errExited.Error(), err: errExited, Result: health.Result{Unanswered: true}})
 }
 
 // returned records the return of a stuck call. Its answer is ignored.

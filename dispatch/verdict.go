@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/health"
 )
 
 // ErrStopping is the cause of handlers' contexts that end because the relay stops.
@@ -33,6 +34,16 @@ const (
 	// VerdictExpired means that the event is too old, and nothing remains to do.
 	VerdictExpired
 )
+
+// verdictOf returns the verdict on a failed delivery.
+func verdictOf(next health.Next) Verdict {
+	return [...]Verdict{
+		health.Retry:    VerdictFailed,
+		health.Bury:     VerdictDead,
+		health.SetAside: VerdictQuarantined,
+		health.Return:   VerdictReleased,
+	}[next]
+}
 
 // counts reports whether the verdict counts as an attempt.
 func (v Verdict) counts() bool { return v == VerdictFailed || v == VerdictDead }

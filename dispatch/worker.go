@@ -218,7 +218,7 @@ func (w *worker) releaseAll(jobs []*job) {
 // refuse makes a dead letter of a job whose event must not be delivered. The job is alone in its chunk. The
 // destination's health is not affected.
 func (w *worker) refuse(j *job, err error) {
-	out := w.lane.classify(j, &health.Call{}, &result{permanent: true, err: err, text: err.Error()})
+	out := w.lane.classify(j, &health.Call{}, &result{Result: health.Result{Permanent: true}, err: err, text: err.Error()})
 	out.silent = true
 	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }

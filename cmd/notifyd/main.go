@@ -12,6 +12,7 @@ import (
 //go:generate go run ../internal/describe ../.. ../internal/config/descriptions.json
 //go:generate sh -c "go run . config schema > ../../docs/notifyd.schema.json"
 //go:generate go run . config reference ../../docs/configuration.md
+//go:generate go test . -run ^TestChartChecksConfig$ -update
 
 func main() {
 	cli.TuneGC()

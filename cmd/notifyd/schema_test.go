@@ -84,7 +84,7 @@ func TestChartChecksConfig(t *testing.T) {
 		return
 	}
 	if values != want {
-		t.Errorf("%s checks another configuration: run go test ./cmd/notifyd -run TestChartChecksConfig -update", path)
+		t.Errorf("%s checks another configuration: run go generate ./cmd/notifyd", path)
 	}
 }
 

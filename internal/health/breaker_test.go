@@ -10,6 +10,9 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
+// longestPause is the default.
+var longestPause = testLane().LongestPause
+
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -17,24 +20,24 @@ func TestBreaker(t *testing.T) {
 	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
 		t.Fatal("the zero breaker is not closed")
 	}
-	pause, opened, longer := b.trip(now, now, paceAfter(nil, LongestPause), false)
+	pause, opened, longer := b.trip(now, now, paceAfter(nil, longestPause), false)
 	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
 		t.Error("the pause differs from the returned one")
 	}
-	rest, opened, longer := b.trip(now.Add(pause/2), now, paceAfter(nil, LongestPause), false)
+	rest, opened, longer := b.trip(now.Add(pause/2), now, paceAfter(nil, longestPause), false)
 	if opened || longer || rest != pause-pause/2 {
 		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
 	}
 	for range 150 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now, paceAfter(nil, LongestPause), false); opened || !longer || pause > LongestPause {
+		if pause, opened, longer = b.trip(now, now, paceAfter(nil, longestPause), false); opened || !longer || pause > longestPause {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
-	if pause < LongestPause/3 {
+	if pause < longestPause/3 {
 		t.Errorf("after 150 faults the pause is %v", pause)
 	}
 }
@@ -45,7 +48,7 @@ func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, paceAfter(nil, LongestPause), false)
+	b.trip(now, now, paceAfter(nil, longestPause), false)
 	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
 		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
 	}
@@ -63,12 +66,12 @@ func TestBreakerRamps(t *testing.T) {
 	if !b.closed() {
 		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
 	}
-	b.trip(now, now, paceAfter(nil, LongestPause), false)
+	b.trip(now, now, paceAfter(nil, longestPause), false)
 	b.answered(now, 1, 100)
 	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
 		t.Errorf("seven answers at once are three rounds: %+v", b)
 	}
-	b.trip(now, now, paceAfter(nil, LongestPause), false)
+	b.trip(now, now, paceAfter(nil, longestPause), false)
 	if _, closes := b.answered(now, 1, 1); !closes {
 		t.Error("a lane that has room for one only is well with the first answer")
 	}
@@ -82,7 +85,7 @@ func TestBreakerFallsBack(t *testing.T) {
 	var b breaker
 	for round := range 30 {
 		for fault := range 3 {
-			pause, opened, longer := b.trip(now, now, paceAfter(nil, LongestPause), false)
+			pause, opened, longer := b.trip(now, now, paceAfter(nil, longestPause), false)
 			if opened != (round+fault == 0) || !longer || b.allowed != 0 {
 				t.Fatalf("fault %d: %t %t %+v", round, opened, longer, b)
 			}
@@ -95,15 +98,15 @@ func TestBreakerFallsBack(t *testing.T) {
 		before := now.Add(-time.Second)
 		b.answered(now, 1, 100)
 		allowed := b.allowed
-		if _, _, longer := b.trip(now, before, paceAfter(nil, LongestPause), false); longer || b.allowed != allowed {
+		if _, _, longer := b.trip(now, before, paceAfter(nil, longestPause), false); longer || b.allowed != allowed {
 			t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
 		}
 	}
 
 	for _, silence := range []time.Duration{10 * time.Second, time.Minute, 2 * time.Minute} {
 		b = breaker{}
-		b.trip(now, now, paceAfter(nil, LongestPause), false)
-		pause, _, _ := b.trip(now.Add(silence), now.Add(silence), paceAfter(nil, LongestPause), false)
+		b.trip(now, now, paceAfter(nil, longestPause), false)
+		pause, _, _ := b.trip(now.Add(silence), now.Add(silence), paceAfter(nil, longestPause), false)
 		if want := pauseAfter(silence); pause < want/2 || pause > want*3/2 {
 			t.Errorf("after %v without an answer the pause is %v", silence, pause)
 		}
@@ -120,7 +123,7 @@ func TestBreakerTurns(t *testing.T) {
 	}
 	known := false
 	for i := range 12 {
-		pause, _, _ := b.trip(now, now, paceAfter(nil, LongestPause), known)
+		pause, _, _ := b.trip(now, now, paceAfter(nil, longestPause), known)
 		now = now.Add(pause)
 		newFirst := i%(newProbes+1) < newProbes
 		if b.storedWait(now) != newFirst || b.storedWait(now.Add(turnGrace)) {
@@ -128,7 +131,7 @@ func TestBreakerTurns(t *testing.T) {
 		}
 		known = !newFirst
 	}
-	b.trip(now, now, paceAfter(nil, LongestPause), true)
+	b.trip(now, now, paceAfter(nil, longestPause), true)
 	b.holds(now, maxHeld)
 	if b.storedWait(b.until) || !b.newWait(b.until) {
 		t.Errorf("so many were held back that it is the turn of stored deliveries: %+v", b)
@@ -143,7 +146,7 @@ func TestBreakerCalm(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, paceAfter(nil, LongestPause), false)
+	b.trip(now, now, paceAfter(nil, longestPause), false)
 	b.answered(now, 1, 100)
 	b.pressed = true
 	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
@@ -155,7 +158,7 @@ func TestBreakerCalm(t *testing.T) {
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
 		t.Fatalf("the ramp was below its limit for %v: %+v", rampCalm, b)
 	}
-	b.trip(now, now, paceAfter(nil, LongestPause), false)
+	b.trip(now, now, paceAfter(nil, longestPause), false)
 	if b.calm(now.Add(time.Hour)) || !b.open() {
 		t.Error("time alone closes a breaker that is open")
 	}
@@ -182,7 +185,7 @@ func TestRefusedCredentials(t *testing.T) {
 	now := time.Now()
 	begin, refused := now, errors.New("401")
 	var b breaker
-	slow := paceAfter(delivery.Unauthorized(refused), LongestPause)
+	slow := paceAfter(delivery.Unauthorized(refused), longestPause)
 	for n := 1; now.Sub(begin) < 30*time.Minute; n++ {
 		pause, _, longer := b.trip(now, now, slow, false)
 		if !longer || pause < login.First/2 || pause > login.Longest || n > 9 {
@@ -190,7 +193,7 @@ func TestRefusedCredentials(t *testing.T) {
 		}
 		now = now.Add(pause)
 	}
-	if pause, _, _ := b.trip(now, now, paceAfter(delivery.Unavailable(refused), LongestPause), false); pause > LongestPause {
+	if pause, _, _ := b.trip(now, now, paceAfter(delivery.Unavailable(refused), longestPause), false); pause > longestPause {
 		t.Errorf("another fault is followed by a pause of %v", pause)
 	}
 }

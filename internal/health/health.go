@@ -5,12 +5,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/backoff"
 	"github.com/notifyd/notifyd/observe"
 )
-
-// LongestPause is the default of [delivery.Lane].LongestPause.
-const LongestPause = 30 * time.Second
 
 const (
 	// Candidates is how many deliveries a lane takes to choose a probe among them. A larger number finds a good event
@@ -24,7 +20,7 @@ const (
 const worthwhilePart = 8
 
 // Health tracks a destination that fails, throttles or recovers. Its owner's lock guards it. While Impaired returns
-// false, the owner may skip the answers of the destination: only Lost, Fault and Throttle change the state then.
+// false, the owner may skip the answers of the destination: only Decide and Fault change the state then.
 type Health struct {
 	lane       *delivery.Lane
 	breaker    breaker
@@ -46,25 +42,12 @@ type asked struct {
 // handler repeats the request while it sends nothing.
 const sameAsked = time.Second
 
-// Asked records that the answer to an event requested a pause.
-func (h *Health) Asked(now time.Time, event int64, after time.Duration) {
-	until := now.Add(min(after, longestThrottle))
+// notesPause records that the answer to an event requested a pause.
+func (h *Health) notesPause(now time.Time, event int64, after time.Duration) {
+	until := now.Add(after)
 	if after > 0 && until.After(h.asked.until.Add(sameAsked)) {
 		h.asked = asked{until, event}
 	}
-}
-
-// Call is a failed call.
-type Call struct {
-	// Began is when the call began, and Took is how long it took.
-	Began time.Time
-	Took  time.Duration
-	// Proof is when the worker's last answered call began, this call included; zero without an answered call.
-	Proof time.Time
-	// Type is the type of the event.
-	Type string
-	// Shared means that the call had several events, and delivered none. Others means that it delivered others.
-	Shared, Others bool
 }
 
 // Answers counts the results of calls that ended together.
@@ -82,27 +65,6 @@ type Change struct {
 
 	// Answered is when the destination last answered a probe, of an outage that Closes ends.
 	Answered time.Time
-}
-
-// Failure tells what an unanswered call changed.
-type Failure struct {
-	Counts    bool          // the event is at fault: the attempt counts, and the breaker is as before
-	Proven    bool          // the destination took other events, and no retry helps an event that it refuses for good
-	Suspected bool          // the event may be at fault: the breaker is as before, and no attempt counts
-	Row       int           // different events that failed since the destination took one
-	Again     bool          // the destination was recovering
-	Opened    bool          // the destination was available before
-	Longer    bool          // a new pause began
-	Pause     time.Duration // remaining pause
-	Delay     time.Duration // how long the event stays in quarantine; 0 if it is not in quarantine
-}
-
-// Throttling tells what an answer that requested fewer deliveries changed.
-type Throttling struct {
-	Quarantined bool          // only the event is throttled: it stays in quarantine for Delay
-	Delay       time.Duration // see Quarantined
-	Begins      bool          // the destination did not throttle before
-	Gap         time.Duration // between the starts of deliveries; 0 for none
 }
 
 // Snapshot is the state of the destination for the figures.
@@ -364,149 +326,6 @@ func (h *Health) quarantined(now time.Time) *quarantine {
 		h.quarantine = &quarantine{pruned: now, row: 1, rowFrom: now}
 	}
 	return h.quarantine
-}
-
-// Lost records that the destination failed over an event; last means that its next attempt is the last one. Lost opens
-// the breaker, unless the event is at fault or may be. It quarantines the event, so that another event shows whether
-// the destination is down.
-func (h *Health) Lost(now time.Time, event int64, c Call, err error, last bool) (f Failure) {
-	if c.Shared {
-		f.Again = h.breaker.ramping()
-		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, h.pace(now, err), false)
-		return f
-	}
-
-	q := h.quarantined(now)
-	b := q.lose(now, event, c.Proof, h.breaker.open())
-	switch {
-	case b == blameStale && last:
-		// No other event was answered, so the destination may be down. That is enough to count an attempt, but not
-		// the last one.
-		b = blameAgain
-	case b == blameStale:
-		b = blameEvent
-	case b == blameDestination && h.takesOthers(now) && !q.isOutage(now, c.Took):
-		b = blameMaybe
-	case b < blameMaybe && q.kinds.suspects(now, c.Type):
-		b = blameMaybe
-	}
-
-	q.kinds.fails(now, event, c.Type, c.Took, h.lane.LongestPause, err)
-	f = h.blames(now, event, c, err, b)
-	f.Counts = b == blameEvent
-
-	return f
-}
-
-// takesOthers reports whether the destination took an event since the breaker last opened, or failed to close, and seems
-// to fail over certain events only.
-func (h *Health) takesOthers(now time.Time) bool {
-	q := h.quarantine
-	return !h.breaker.open() && q.taken.After(h.breaker.tripped) && !q.isFickle(now)
-}
-
-// pace returns the pace of the breaker after a fault.
-func (h *Health) pace(now time.Time, err error) pace {
-	p := paceAfter(err, h.lane.LongestPause)
-	p.doubles = p.doubles || h.quarantine != nil && h.quarantine.isFickle(now)
-	return p
-}
-
-// Late records that a call reached the lane's timeout. It reports whether the destination is down, because too many
-// different events failed in a row: Lost follows. Otherwise the attempt counts.
-func (h *Health) Late(now time.Time, event int64, c Call, err error) (down bool) {
-	if h.breaker.open() {
-		return true
-	}
-
-	q := h.quarantined(now)
-	one := q.record(event)
-	one.err = err
-	one.took = c.Took
-	q.counts(one)
-	q.expect(now, event, 0)
-	q.kinds.fails(now, event, c.Type, c.Took, h.lane.LongestPause, err)
-
-	return q.isOutage(now, c.Took)
-}
-
-// Refused records that the destination refused an event for a reason that may concern every event; last means that the
-// event has no attempt after this one. Refused opens the breaker if too many different events failed in a row.
-func (h *Health) Refused(now time.Time, event int64, c Call, err error, last bool) (f Failure) {
-	q := h.quarantined(now)
-	if !c.Proof.IsZero() {
-		q.takes(now) // by the same worker, just before
-	}
-
-	b := q.refuses(now, event, &c, last)
-	f = h.blames(now, event, c, err, b)
-	f.Proven = b == blameEvent
-	f.Counts = b == blameEvent || b == blameStale
-	return f
-}
-
-// blames quarantines an event, unless its attempt counts, and opens the breaker if the destination may be down.
-func (h *Health) blames(now time.Time, event int64, c Call, err error, b blame) (f Failure) {
-	f.Row = h.quarantine.failed
-	one := h.quarantine.record(event)
-	one.err = err
-	one.took = c.Took
-	f.Again = h.breaker.ramping()
-	f.Suspected = b == blameMaybe
-
-	if b < blameMaybe {
-		f.Pause, f.Opened, f.Longer = h.breaker.trip(now, c.Began, h.pace(now, err), b == blameAgain)
-		h.quarantine.pause = h.breaker.pause
-	}
-
-	if b <= blameMaybe {
-		// An event that hangs waits for the events that it held up. Refused credentials pause the breaker for longer
-		// than the event, and a reload replaces the breaker.
-		f.Delay = max(min(f.Pause, h.lane.LongestPause), min(firstPause, h.lane.LongestPause), c.Took)
-		h.quarantine.expect(now, event, f.Delay)
-	}
-
-	return f
-}
-
-// Fault opens the breaker without blaming an event: a request that began at the given time, and concerned no single
-// event, got no answer.
-func (h *Health) Fault(now, began time.Time, err error) (f Failure) {
-	f.Pause, f.Opened, f.Longer = h.breaker.trip(now, began, h.pace(now, err), false)
-	return f
-}
-
-// Unanswered records that a call that began at the given time ended before the destination could answer. It reports
-// whether the call was a probe: the probe has failed, and the next one follows another pause. tried means that an
-// earlier attempt of the event was counted.
-func (h *Health) Unanswered(now, began time.Time, tried bool) bool {
-	if !h.breaker.open() {
-		return false
-	}
-	h.breaker.trip(now, began, h.pace(now, nil), tried) // new and stored deliveries take turns
-	return true
-}
-
-// Throttle slows the lane down after a call that began at the given time, or quarantines the event if only that event
-// is throttled. after is the pause that the destination requests, 0 for none, and first is the first gap. Queued
-// deliveries are returned until Finished is called for each call that slowed the lane down.
-func (h *Health) Throttle(now time.Time, event int64, began time.Time, after, first time.Duration) (t Throttling) {
-	h.throttles++
-
-	known := h.quarantined(now)
-	if n := known.throttled(event); n > 0 {
-		t.Quarantined = true
-		t.Delay = max(min(after, longestThrottle), min(backoff.Wait(h.lane, n), longestGap))
-		known.expect(now, event, t.Delay)
-	} else {
-		t.Begins = h.pacer.slow(now, began, after, first)
-		h.Asked(now, event, after)
-		known.expect(now, event, max(h.pacer.gap, h.pacer.until.Sub(now)))
-		h.spoiled++
-	}
-
-	t.Gap = h.pacer.gap
-	return t
 }
 
 // Forget resets the state to an available destination, except for the number of throttles.

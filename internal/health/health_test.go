@@ -9,9 +9,20 @@ import (
 	"github.com/notifyd/notifyd/internal/laneconf"
 )
 
-func testHealth() Health {
-	return New(&delivery.Lane{Backoff: laneconf.Backoff(delivery.Backoff{}), LongestPause: LongestPause})
+// testLane is a lane with its defaults.
+func testLane() *delivery.Lane {
+	lane := laneconf.WithDefaults(delivery.Lane{})
+	return &lane
 }
+
+func testHealth() Health { return New(testLane()) }
+
+// fails records that a call for an event failed: its error is not one of a destination that throttles.
+func fails(h *Health, now time.Time, event int64, r Result) Decision {
+	return h.Decide(now, &Failed{Event: &delivery.Event{ID: event, Type: "x"}, Call: Call{Began: now}, Result: r, Attempts: 1, Err: errFailed})
+}
+
+var errFailed = errors.New("failed")
 
 // heard records that the destination has answered event 1, in a lane of capacity 4.
 func heard(h *Health, now time.Time) Change {
@@ -23,8 +34,8 @@ func heard(h *Health, now time.Time) Change {
 func TestHealthOfAnOutage(t *testing.T) {
 	t.Parallel()
 	h := testHealth()
-	now, down := time.Now(), delivery.Unavailable(errors.New("down"))
-	if f := h.Lost(now, 1, Call{Began: now}, down, false); !f.Opened || !f.Longer || f.Delay <= 0 || !h.Impaired() || !h.Rests() {
+	now := time.Now()
+	if f := fails(&h, now, 1, Result{Unavailable: true}); !f.Opened || !f.Longer || f.Wait <= 0 || f.Next != SetAside || !h.Impaired() || !h.Rests() {
 		t.Errorf("the first failure is %+v, %+v", f, h)
 	}
 	if n := h.Allowed(now, 9, 0, 0); n != 0 {
@@ -37,10 +48,10 @@ func TestHealthOfAnOutage(t *testing.T) {
 	if n, ok := h.Chooses(0); n != 1 || !ok {
 		t.Errorf("%d may probe", n)
 	}
-	if f := h.Lost(now, 2, Call{Began: now}, down, false); f.Opened || !f.Longer {
+	if f := fails(&h, now, 2, Result{Unavailable: true}); f.Opened || !f.Longer {
 		t.Errorf("a failed probe is %+v", f)
 	}
-	now = now.Add(LongestPause)
+	now = now.Add(testLane().LongestPause)
 	c := heard(&h, now)
 	if c != (Change{Ramps: true, Answered: now}) || !h.Recovers() || h.Rests() {
 		t.Errorf("an answered probe has changed %+v", c)
@@ -62,7 +73,7 @@ func TestHealthThrottled(t *testing.T) {
 	t.Parallel()
 	h := testHealth()
 	now := time.Now()
-	if r := h.Throttle(now, 1, now, time.Second, 0); r.Quarantined || !r.Begins || r.Gap != shortestSlowing || !h.Rests() {
+	if r := fails(&h, now, 1, Result{Throttled: true, Delay: time.Second}); r.Next != Return || !r.Begins || r.Gap != shortestSlowing || !h.Rests() {
 		t.Errorf("the first throttle is %+v", r)
 	}
 	if n := h.Allowed(now.Add(time.Second-1), 9, 0, 0); n != 0 {
@@ -92,12 +103,7 @@ func TestHealthAsked(t *testing.T) {
 			h := testHealth()
 			now := time.Now()
 			refuse := func(now time.Time, event int64, after time.Duration) {
-				if down {
-					h.Lost(now, event, Call{Began: now}, delivery.Unavailable(errors.New("503")), false)
-					h.Asked(now, event, after)
-				} else {
-					h.Throttle(now, event, now, after, 0)
-				}
+				fails(&h, now, event, Result{Unavailable: down, Throttled: !down, Delay: after})
 			}
 			expect := func(now, until time.Time, event int64) {
 				t.Helper()
@@ -105,7 +111,7 @@ func TestHealthAsked(t *testing.T) {
 					t.Errorf("until %v by %d, want %v by %d", s.AskedUntil, s.AskedBy, until, event)
 				}
 			}
-			h.Asked(now, 7, time.Minute)
+			h.notesPause(now, 7, time.Minute)
 			expect(now, time.Time{}, 0) // the destination is available
 			h.Forget()
 
@@ -119,6 +125,9 @@ func TestHealthAsked(t *testing.T) {
 			expect(until, time.Time{}, 0)
 			refuse(until, 8, 2*longestThrottle)
 			expect(until, until.Add(longestThrottle), 8)
+			if d := h.Next(until, 1); !down && d != longestThrottle {
+				t.Errorf("the lane waits %v", d)
+			}
 			h.Forget()
 			expect(until, time.Time{}, 0)
 		})
@@ -135,7 +144,7 @@ func TestHealthWithoutTrouble(t *testing.T) {
 	h.Take(5)
 	h.Press(5)
 	h.Held(now, 100)
-	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now).Closes || h.Quarantined(1) || h.Unanswered(now, now, false) {
+	if h.Impaired() || h.Waits(now, true) || h.Waits(now, false) || h.Calm(now).Closes || h.Quarantined(1) || fails(&h, now, 1, Result{Unanswered: true}).Slower {
 		t.Errorf("a destination that is well has %+v", h)
 	}
 	if n, fair := h.Allowed(now, 7, 3, 3), h.Worthwhile(80); n != 7 || fair != 80/worthwhilePart {

@@ -3,6 +3,8 @@ package health
 import (
 	"fmt"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 const (
@@ -33,18 +35,18 @@ type kind struct {
 }
 
 // fails records that a call for an event failed after it took some time.
-func (k *kinds) fails(now time.Time, event int64, name string, took time.Duration, longest time.Duration, err error) {
-	one := (*k)[name]
+func (k *kinds) fails(now time.Time, e *delivery.Event, took time.Duration, longest time.Duration, err error) {
+	one := (*k)[e.Type]
 	if one == nil {
 		if *k == nil || len(*k) >= maxKinds {
 			*k = make(kinds)
 		}
 		one = &kind{events: make(map[int64]struct{}), since: now}
-		(*k)[name] = one
+		(*k)[e.Type] = one
 	}
 
 	if len(one.events) < suspectAfter {
-		one.events[event] = struct{}{}
+		one.events[e.ID] = struct{}{}
 	}
 
 	share := min(now.Sub(one.since)/outageShare, longest*2/3)

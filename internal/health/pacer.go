@@ -9,8 +9,6 @@ const (
 	longestGap = 10 * time.Second
 	// noGap is too short to matter: a shorter gap ends the throttling.
 	noGap = 20 * time.Microsecond
-	// longestThrottle bounds the wait that a destination may request with one answer.
-	longestThrottle = time.Hour
 	// burstTime bounds the tokens that a lane saves, so that it claims in batches and not event by event.
 	burstTime = 20 * time.Millisecond
 	// easing is the strength of a refusal relative to an answer, per call in flight: all calls in flight may be
@@ -39,7 +37,7 @@ func (p *pacer) on() bool { return p.gap > 0 }
 // and first is the first gap. slow reports whether this is the first refusal. A call from before the last refusal
 // says nothing about the current gap.
 func (p *pacer) slow(now, began time.Time, after, first time.Duration) (begins bool) {
-	if until := now.Add(min(after, longestThrottle)); after > 0 && until.After(p.until) {
+	if until := now.Add(after); after > 0 && until.After(p.until) {
 		p.until = until
 	}
 

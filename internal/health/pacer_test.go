@@ -122,10 +122,6 @@ func TestPacerWaits(t *testing.T) {
 	if p.ready(now.Add(time.Minute-1)) != 0 {
 		t.Error("a shorter wait has ended the longer one")
 	}
-	p.slow(now, now, 100*time.Hour, 0)
-	if d := p.wait(now, 1); d != longestThrottle {
-		t.Errorf("a wait of 100h is one of %v", d)
-	}
 }
 
 // Rounding must not leave a lane without room and without a timer.

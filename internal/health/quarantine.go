@@ -91,6 +91,9 @@ const (
 	blameEvent                    // the destination answers others but not this event
 )
 
+// counts reports whether the attempt counts.
+func (b blame) counts() bool { return b > blameMaybe }
+
 // record returns the record of an event, and creates it if necessary.
 func (q *quarantine) record(event int64) *record {
 	one := q.events[event]

@@ -2,5 +2,6 @@
 // ids. Only the shard's owner uses the row.
 //
 //	position.go  loads and writes the row, within bounds; stops the relay if the sequence assigns passed ids again
+//	interval.go  has the intervals of the writes, and lists everything that depends on a write
 //	former.go    positions of the shards at each change of their number
 package position

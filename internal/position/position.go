@@ -44,14 +44,6 @@ type Position struct {
 	wholeAt time.Time // when many ranges are written again
 }
 
-// With more than observe.ManyRanges ranges, the pause between two writes of all of them is wholeShare times the duration
-// of the last one, within these bounds. A crash repeats the deliveries acknowledged meanwhile.
-const (
-	wholeShare   = 20
-	wholeAtLeast = time.Second
-	wholeAtMost  = 5 * time.Second
-)
-
 const (
 	setSave = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange,
 	delivered = delivered + $5::bigint, updated_at = clock_timestamp(),
@@ -88,9 +80,8 @@ func (p *Position) Save(ctx context.Context, db Querier, at idset.Watermark, del
 
 	ok, err = p.update(ctx, db, sqlSave, sqlSaveByKey, p.PositionID, p.Epoch, at.Head, at.Open.String(), delivered)
 	if ok {
-		pause := min(max(wholeAtLeast, wholeShare*time.Since(began)), wholeAtMost)
 		p.behind = false
-		p.wholeAt = time.Now().Add(pause)
+		p.wholeAt = time.Now().Add(wholeAfter(time.Since(began)))
 	}
 
 	return ok, err
@@ -172,9 +163,6 @@ func Load(ctx context.Context, conn *session.Conn, l lease.Lease) (p Position, e
 type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
-
-// RoundTrip bounds one continuous use of a connection by a shard.
-const RoundTrip = 15 * time.Second
 
 var (
 	// ErrFenced means that another relay has the shard. For the search for events without a route it also means that

@@ -81,7 +81,7 @@ func (s *searching) search() (found []int64) {
 // divide has a full search continue in spans, as after a time-out.
 func divide(t *testing.T, due *deliveries.DueSearch) {
 	t.Helper()
-	due.FullAt = time.Time{}
+	*due = deliveries.NewDueSearch() // a slow search before may have divided the next one
 	due.Next(time.Now())
 	if !due.Canceled() {
 		t.Fatal("the search is not divided")

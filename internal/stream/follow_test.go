@@ -65,7 +65,7 @@ func TestUnroutedScannerFollows(t *testing.T) {
 			t.Fatal(err)
 		}
 		moved := r.follow()
-		if got := fmt.Sprintf("%d %s", r.reader.Head(), r.reader.Gaps()); got != c.want || moved != (r.reader.Head() > begin.Head) || moved != r.dirty {
+		if got := fmt.Sprintf("%d %s", r.reader.Head(), r.reader.Gaps()); got != c.want || moved != (r.reader.Head() > begin.Head) || moved != r.progress.dirty {
 			t.Errorf("%s: at %s, want %s; %v", c.name, got, c.want, moved)
 		}
 	}

@@ -1,17 +1,12 @@
 package stream
 
-import "time"
+import (
+	"time"
 
-// A moving position is written every saveEvery. A crash repeats the deliveries acknowledged since the last write. A
-// position with many ranges costs the server some milliseconds, so the pause is saveShare times the duration of the
-// write, up to saveAtLeast.
-const (
-	saveEvery   = 25 * time.Millisecond
-	saveShare   = 20
-	saveAtLeast = 50 * time.Millisecond
+	"github.com/notifyd/notifyd/internal/position"
 )
 
-// progress tracks how far a position was written.
+// progress tracks how far a position was written. internal/position/interval.go lists everything that depends on the next write.
 type progress struct {
 	acknowledged int64 // deliveries since the shard was taken over
 	written      int64 // acknowledged deliveries that were written
@@ -22,13 +17,16 @@ type progress struct {
 	ranges       int // open ranges at the last write
 }
 
+// dueAt returns when the position should be written if there are changes.
+func (l *progress) dueAt() time.Time { return l.at.Add(l.wait) }
+
 // due reports whether the position should be written now.
-func (l *progress) due() bool { return l.dirty && time.Since(l.at) >= l.wait }
+func (l *progress) due() bool { return l.dirty && !time.Now().Before(l.dueAt()) }
 
 // saved records a write, when it began, and how many deliveries it covers.
 func (l *progress) saved(acknowledged int64, began time.Time) {
 	l.written += acknowledged
 	l.at = time.Now()
-	l.wait = min(max(saveEvery, saveShare*l.at.Sub(began)), saveAtLeast)
+	l.wait = position.SaveAfter(l.at.Sub(began))
 	l.saves++
 }

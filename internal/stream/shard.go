@@ -1088,7 +1088,7 @@ func (sh *shard) wait(ctx context.Context) {
 	at := time.Now().Add(sh.e.limits.PollInterval)
 
 	if sh.progress.dirty {
-		at = earlier(at, sh.progress.at.Add(sh.progress.wait))
+		at = earlier(at, sh.progress.dueAt())
 	}
 	if !sh.stored.withheld.Rows.empty() {
 		at = earlier(at, sh.stored.withheld.Until())

@@ -53,17 +53,15 @@ type unroutedScanner struct {
 	// late has the events that were withheld while others were handed out: a destination that has got those still gets these.
 	late map[int64]bool
 	// covered is the id up to which a read has looked for all gaps since the routes were loaded.
-	covered int64
-	dirty   bool
-	yielded bool  // there is more to read, but other shards wait for the connection
-	gapIDs  int64 // ids in gaps after the last read
-	checkAt time.Time
-	nextAt  time.Time
-	readAt  time.Time // of the last read
-	gapWait time.Duration
-	savedAt time.Time
-	saves   uint64
-	figures atomic.Pointer[observe.PositionStats]
+	covered  int64
+	progress progress
+	yielded  bool  // there is more to read, but other shards wait for the connection
+	gapIDs   int64 // ids in gaps after the last read
+	checkAt  time.Time
+	nextAt   time.Time
+	readAt   time.Time // of the last read
+	gapWait  time.Duration
+	figures  atomic.Pointer[observe.PositionStats]
 }
 
 // routerGapPoll is the first pause between two reads of invisible ids.
@@ -160,9 +158,9 @@ func (r *unroutedScanner) wait(ctx context.Context) {
 	next := r.nextAt
 	switch {
 	case r.pos.Behind(): // no delivery depends on it
-		next = earlier(next, r.savedAt.Add(r.e.limits.PollInterval))
-	case r.dirty:
-		next = earlier(next, r.savedAt.Add(saveEvery))
+		next = earlier(next, r.progress.at.Add(r.e.limits.PollInterval))
+	case r.progress.dirty:
+		next = earlier(next, r.progress.dueAt())
 	}
 
 	if len(r.withheld.Rows) > 0 {
@@ -170,7 +168,7 @@ func (r *unroutedScanner) wait(ctx context.Context) {
 	}
 
 	if scan, ok := r.reader.NextScan(); ok {
-		if pause := r.savedAt.Add(followEvery); scan.Before(pause) && !r.destinationWaits() {
+		if pause := r.progress.at.Add(followEvery); scan.Before(pause) && !r.destinationWaits() {
 			scan = pause // no destination waits for the gaps
 		}
 		next = earlier(next, scan)
@@ -237,8 +235,7 @@ func (r *unroutedScanner) work(ctx context.Context, conn *session.Conn) error {
 		}
 
 		retriesWithheld := len(r.withheld.Rows) > 0 && !time.Now().Before(r.withheld.Until())
-		saveIsDue := r.dirty && time.Since(r.savedAt) >= saveEvery
-		if retriesWithheld || saveIsDue || len(r.pending) >= maxPending {
+		if retriesWithheld || r.progress.due() || len(r.pending) >= maxPending {
 			if err := r.save(ctx, conn); err != nil {
 				return err
 			}
@@ -291,7 +288,7 @@ func (r *unroutedScanner) follow() (did bool) {
 		}
 	}
 
-	r.dirty = r.dirty || did
+	r.progress.dirty = r.progress.dirty || did
 	return did
 }
 
@@ -428,7 +425,7 @@ func (r *unroutedScanner) read(ctx context.Context, conn *session.Conn) (more bo
 
 	gapIDs := r.reader.Gaps().IDs()
 	if b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs {
-		r.dirty = true
+		r.progress.dirty = true
 	}
 	r.gapIDs = gapIDs
 	wait := r.e.limits.PollInterval
@@ -503,15 +500,16 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 			}
 		}
 
-		r.dirty = true
+		r.progress.dirty = true
 		r.rescan = true // their types may have gained a route
 	}
 
-	if !r.dirty {
+	if !r.progress.dirty {
 		return nil
 	}
 
 	withheldBefore := len(r.withheld.Rows)
+	began := time.Now()
 
 	err := r.write(ctx, conn, r.pending, nil)
 	if session.IsOfRow(err) && len(r.pending) > 0 && !conn.IsClosed() {
@@ -522,10 +520,9 @@ func (r *unroutedScanner) save(ctx context.Context, conn *session.Conn) error {
 	}
 
 	r.e.report(reportScanner, nil)
-	r.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
+	r.progress.dirty = r.pos.Behind() || len(r.withheld.Rows) > withheldBefore
 	r.pending = nil
-	r.savedAt = time.Now()
-	r.saves++
+	r.progress.saved(0, began)
 	r.endWithheld()
 
 	return nil
@@ -619,7 +616,7 @@ func (r *unroutedScanner) publish() {
 	gaps := r.reader.Gaps()
 	r.figures.Store(&observe.PositionStats{
 		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: r.e.possible(gaps), Ranges: int64(gaps.Len()),
-		OldestGap: r.reader.GapStats().Oldest, Saved: r.saves, SavedAt: r.savedAt,
+		OldestGap: r.reader.GapStats().Oldest, Saved: r.progress.saves, SavedAt: r.progress.at,
 		OpenRanges: int64(gaps.Len()),
 	})
 }
@@ -664,7 +661,7 @@ AND NOT (d.event_id = ANY($2) AND d.state || '' = 'unrouted' OR d.event_id = ANY
 // handOut stores events that had no route as rows of the destinations that get them now. It notifies waiting
 // destinations when no such events are left.
 func (r *unroutedScanner) handOut(ctx context.Context, conn *session.Conn) error {
-	if r.dirty { // events that have just been read may be among them
+	if r.progress.dirty { // events that have just been read may be among them
 		if err := r.save(ctx, conn); err != nil {
 			return err
 		}
@@ -759,7 +756,7 @@ func (r *unroutedScanner) hand(ctx context.Context, conn *session.Conn, query st
 		})
 		if halvesErr == nil {
 			halvesErr = r.withhold(ctx, conn, refused, err)
-			r.dirty = true
+			r.progress.dirty = true
 		}
 
 		err = halvesErr

@@ -98,7 +98,7 @@ type Limits struct {
 	// Skew is the largest difference between the clocks of the database and of this machine.
 	Skew time.Duration
 	// Frozen is how long events may wait while a relay suppresses the trigger and
-	// claims nothing.
+	// claims nothing, or moves no position of a stream.
 	Frozen time.Duration
 	// Transaction is how long another session may hold back vacuum.
 	Transaction time.Duration

@@ -8,8 +8,17 @@ import (
 
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
+	"github.com/notifyd/notifyd/internal/position"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
+
+// TestFrozenOutlastsWrites: a relay that writes its positions as late as it may is not reported.
+func TestFrozenOutlastsWrites(t *testing.T) {
+	t.Parallel()
+	if frozen := DefaultLimits().Frozen; frozen <= position.LongestUnwritten {
+		t.Errorf("a position is reported after %v, and an acknowledgement may be unwritten for %v", frozen, position.LongestUnwritten)
+	}
+}
 
 // stream converts the patient's table to a stream, with a position at its end
 // that no relay moves.
