@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime"
 	"net/textproto"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,8 +26,8 @@ import (
 
 // Attachment is a file that a mail has: one of File, Base64, Bytes and URL.
 type Attachment struct {
-	// File that every mail has, relative to the configuration file. A reload reads
-	// it again.
+	// File that every mail has: of the folder `templates`, or, without it, relative
+	// to the configuration file. A reload reads it again.
 	File string `json:"file,omitempty" yaml:"file,omitempty" kind:"path" unset:"'file', 'base64', 'bytes' or 'url' is required"`
 
 	// Member of the payload that holds the content in base64: a path as of the
@@ -210,6 +212,16 @@ func (h *Handler) enter(ctx context.Context, parts []*part) (leave func(), err e
 
 // readAttachments reads the files.
 func (t *templates) readAttachments(c Config, baseDir string) error {
+	if c.files() != nil {
+		return nil //nolint:nilerr // Validate reports it
+	}
+
+	from, done, err := c.openFolder(baseDir)
+	if err != nil {
+		return nil //nolint:nilerr // readFiles reports it
+	}
+	defer done()
+
 	var errs []error
 	most := c.WithDefaults().MaxAttachmentBytes
 	left := most
@@ -219,7 +231,7 @@ func (t *templates) readAttachments(c Config, baseDir string) error {
 			continue
 		}
 
-		content, err := readBytes(baseDir, a.File, most)
+		content, err := readAttachment(from, baseDir, a.File, most)
 		if err != nil {
 			errs = append(errs, field.Errorf(a.path+".file", "%w", err))
 			continue
@@ -234,6 +246,46 @@ func (t *templates) readAttachments(c Config, baseDir string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readAttachment reads a file of the folder of templates, or, without such a folder, one that the configuration names.
+func readAttachment(folder fs.FS, baseDir, name string, most int) ([]byte, error) {
+	if folder == nil {
+		return readBytes(baseDir, name, most)
+	}
+
+	f, err := folder.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read in templates: %w", err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	return readUpTo(f, most)
+}
+
+// readBytes reads a file that the configuration names, up to a number of bytes.
+func readBytes(baseDir, name string, most int) ([]byte, error) {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(baseDir, name)
+	}
+
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	return readUpTo(f, most)
+}
+
+func readUpTo(r io.Reader, most int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	case len(data) > most:
+		return nil, fmt.Errorf("has more than %d bytes: shorten it", most)
+	default:
+		return data, nil
+	}
 }
 
 // part is the content of an attachment for one mail.
@@ -304,7 +356,7 @@ func (a *attachment) of(data *tmpl.Data, payload []byte) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.name = fileName(name)
+	p.name = shownName(name)
 	if p.name == "" {
 		return nil, fmt.Errorf("template %q yields no name", a.name.Name())
 	}
@@ -428,8 +480,8 @@ func setParts(msg *gomail.Msg, parts []*part, file func(*part) *gomail.File) {
 	msg.SetEmbeds(shown)
 }
 
-// fileName makes a name of a text: no path, no control character, not too long.
-func fileName(text string) string {
+// shownName makes a name of a text: no path, no control character, not too long.
+func shownName(text string) string {
 	name := strings.Map(func(r rune) rune {
 		if isControl(r) || strings.ContainsRune(`/\:<>"|?*`, r) {
 			return '_'

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -63,54 +64,64 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 		"password: has no effect with auth: xoauth2": func(c *Config) {
 			c.Auth, c.Username, c.TokenFile, c.Password = AuthXOAUTH2, "u", "t", handlers.NewSecret("p")
 		},
-		"auth: must be xoauth2 for a token":                             func(c *Config) { c.TokenFile = "t" },
-		"token_lifetime: must be above 0":                               func(c *Config) { c.TokenLifetime = 1 },
-		"password: missing: username needs one":                         func(c *Config) { c.Username = "u" },
-		"username: missing: password needs one":                         func(c *Config) { c.Password = handlers.NewSecret("p") },
-		"ca_file: has no effect with tls: none":                         func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
-		"server_name: has no effect with tls: none":                     func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
-		"helo: must be a host name":                                     func(c *Config) { c.HELO = "a\r\nRSET" },
-		"message_id_domain: must be a domain":                           func(c *Config) { c.MessageIDDomain = "a b>" },
-		"from: missing: name the sender":                                func(c *Config) { c.From = "" },
-		"from: is not an e-mail address: write a@example.com":           func(c *Config) { c.From = "shop" },
-		"from: must be one address, not 2":                              func(c *Config) { c.From = "a@example.com, b@example.com" },
-		"to: missing: name a recipient":                                 func(c *Config) { c.To = nil },
-		"to: is empty: name a recipient":                                func(c *Config) { c.To = List{" "} },
-		"to.1: is not an e-mail address":                                func(c *Config) { c.To = List{"a@example.com", "b"} },
-		"cc: holds a line end":                                          func(c *Config) { c.Cc = List{"a@example.com,\nb@example.com"} },
-		"subject: missing: write one":                                   func(c *Config) { c.Subject = "" },
-		`subject: template "subject", line 1: unclosed action`:          func(c *Config) { c.Subject = "{{ .Payload.x" },
-		`html: template "html"`:                                         func(c *Config) { c.HTML = "<a href='{{ .Payload.x }}" },
-		"text: missing: write text, html":                               func(c *Config) { c.Text = "" },
-		"text_file: text is set too":                                    func(c *Config) { c.TextFile = "x" },
-		"html_file: html is set too":                                    func(c *Config) { c.HTML, c.HTMLFile = "x", "x" },
-		"headers.Subject: is not set here: use subject":                 func(c *Config) { c.Headers = map[string]string{"Subject": "x"} },
-		"headers.content-type: is set by notifyd":                       func(c *Config) { c.Headers = map[string]string{"content-type": "x"} },
-		"headers.X\r\nBcc: must be a header name":                       func(c *Config) { c.Headers = map[string]string{"X\r\nBcc": "x"} },
-		`headers.X-A: template "headers.X-A", line 1`:                   func(c *Config) { c.Headers = map[string]string{"X-A": "{{"} },
-		"connections: must be 1 to 100, not 101":                        func(c *Config) { c.Connections = 101 },
-		"connect_timeout: must be positive":                             func(c *Config) { c.ConnectTimeout = -1 },
-		"send_timeout: must be positive":                                func(c *Config) { c.SendTimeout = -1 },
-		"dkim.0.domain: missing: write the domain of from":              func(c *Config) { c.DKIM = []Signature{{Selector: "s", KeyFile: "k"}} },
-		"dkim.0.domain: must be a domain such as":                       func(c *Config) { c.DKIM = []Signature{{Domain: "münchen.example", Selector: "s", KeyFile: "k"}} },
-		"dkim.0.domain: is neither the domain of from, example.com":     func(c *Config) { c.DKIM = []Signature{{Domain: "ample.com", Selector: "s", KeyFile: "k"}} },
-		"dkim.1.selector: missing: write the name":                      func(c *Config) { c.DKIM = make([]Signature, 2) },
-		"dkim.0.selector: must be letters":                              func(c *Config) { c.DKIM = []Signature{{Domain: "example.com", Selector: "a b", KeyFile: "k"}} },
-		"dkim.0.key_file: missing: name the PEM file":                   func(c *Config) { c.DKIM = []Signature{{Domain: "example.com", Selector: "s"}} },
-		"dkim: has 5 signatures: 4 is the limit":                        func(c *Config) { c.DKIM = make([]Signature, 5) },
-		"list_unsubscribe: needs a DKIM signature, without which":       func(c *Config) { c.ListUnsubscribe = List{"https://example.com/u"} },
-		"list_unsubscribe: must begin with https:// or mailto:":         func(c *Config) { c.ListUnsubscribe = List{"http://example.com/u"} },
-		"list_unsubscribe.1: the host is not complete before the first": func(c *Config) { c.ListUnsubscribe = List{"mailto:u@example.com", "https://{{ .Payload.h }}/u"} },
-		"list_unsubscribe: template \"list_unsubscribe\", line 1":       func(c *Config) { c.ListUnsubscribe = List{"mailto:u@example.com?subject={{ .Payload.u"} },
-		"server_signs: has no effect without list_unsubscribe":          func(c *Config) { c.ServerSigns = true },
-		"headers.List-Unsubscribe: is not set here: use list_unsub":     func(c *Config) { c.Headers = map[string]string{"List-Unsubscribe": "x"} },
-		"attachments.0.file: missing: name the content with file":       func(c *Config) { c.Attachments = []Attachment{{Name: "x"}} },
-		"attachments.0.url: base64 is set too: take one":                func(c *Config) { c.Attachments = []Attachment{{Name: "x", Base64: "x", URL: "https://example.com"}} },
-		"attachments.0.name: missing: name the file":                    func(c *Config) { c.Attachments = []Attachment{{Base64: "x"}} },
-		"attachments.0.name: template \"attachments.0.name\", line 1":   func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "{{"}} },
-		"attachments.0.type: must be the media type of a file":          func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", Type: "message/rfc822"}} },
-		"attachments.0.content_id: must be letters":                     func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a b"}} },
-		"attachments.0.content_id: needs html":                          func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a"}} },
+		"auth: must be xoauth2 for a token":                                     func(c *Config) { c.TokenFile = "t" },
+		"token_lifetime: must be above 0":                                       func(c *Config) { c.TokenLifetime = 1 },
+		"password: missing: username needs one":                                 func(c *Config) { c.Username = "u" },
+		"username: missing: password needs one":                                 func(c *Config) { c.Password = handlers.NewSecret("p") },
+		"ca_file: has no effect with tls: none":                                 func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
+		"server_name: has no effect with tls: none":                             func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
+		"helo: must be a host name":                                             func(c *Config) { c.HELO = "a\r\nRSET" },
+		"message_id_domain: must be a domain":                                   func(c *Config) { c.MessageIDDomain = "a b>" },
+		"from: missing: name the sender":                                        func(c *Config) { c.From = "" },
+		"from: is not an e-mail address: write a@example.com":                   func(c *Config) { c.From = "shop" },
+		"from: must be one address, not 2":                                      func(c *Config) { c.From = "a@example.com, b@example.com" },
+		"to: missing: name a recipient":                                         func(c *Config) { c.To = nil },
+		"to: is empty: name a recipient":                                        func(c *Config) { c.To = List{" "} },
+		"to.1: is not an e-mail address":                                        func(c *Config) { c.To = List{"a@example.com", "b"} },
+		"cc: holds a line end":                                                  func(c *Config) { c.Cc = List{"a@example.com,\nb@example.com"} },
+		"subject: missing: write one":                                           func(c *Config) { c.Subject = "" },
+		`subject: template "subject", line 1: unclosed action`:                  func(c *Config) { c.Subject = "{{ .Payload.x" },
+		`html: template "html"`:                                                 func(c *Config) { c.HTML = "<a href='{{ .Payload.x }}" },
+		"text: missing: write text or html":                                     func(c *Config) { c.Text = "" },
+		"layout: names files of a folder: set templates":                        func(c *Config) { c.Layout = List{"base.html"} },
+		"text: is not the name of a file in templates (mail) that ends in .txt": func(c *Config) { c.Templates = "mail" },
+		"html: is not the name of a file in templates (mail)":                   func(c *Config) { c.Templates, c.HTML = "mail", "../a.html" },
+		"layout: is not the name of a file":                                     func(c *Config) { c.Templates, c.HTML, c.Layout = "mail", "a.html", List{"/etc/base.html"} },
+		"layout: has two files that end in .txt":                                func(c *Config) { c.Templates, c.Text, c.Layout = "mail", "a.txt", List{"b.txt", "c.txt"} },
+		"layout: has a file that ends in .html, and the mail has no such body":  func(c *Config) { c.Templates, c.Text, c.Layout = "mail", "a.txt", List{"b.html"} },
+		"templates: has no effect with TemplatesFS":                             func(c *Config) { c.Templates, c.TemplatesFS = "mail", fstest.MapFS{} },
+		"default_language: is not a language":                                   func(c *Config) { c.Language, c.DefaultLanguage = "de", "no language" },
+		"default_language: has no effect without language":                      func(c *Config) { c.DefaultLanguage = "de" },
+		`language: template "language", line 1`:                                 func(c *Config) { c.Language = "{{" },
+		`text: template "text", line 2: there is no template "footer"`:          func(c *Config) { c.Text = "a\n{{ template \"footer\" . }}" },
+		`html: template "html", line 1: there is no template "footer"`:          func(c *Config) { c.HTML = `{{ template "footer" . }}` },
+		"headers.Subject: is not set here: use subject":                         func(c *Config) { c.Headers = map[string]string{"Subject": "x"} },
+		"headers.content-type: is set by notifyd":                               func(c *Config) { c.Headers = map[string]string{"content-type": "x"} },
+		"headers.X\r\nBcc: must be a header name":                               func(c *Config) { c.Headers = map[string]string{"X\r\nBcc": "x"} },
+		`headers.X-A: template "headers.X-A", line 1`:                           func(c *Config) { c.Headers = map[string]string{"X-A": "{{"} },
+		"connections: must be 1 to 100, not 101":                                func(c *Config) { c.Connections = 101 },
+		"connect_timeout: must be positive":                                     func(c *Config) { c.ConnectTimeout = -1 },
+		"send_timeout: must be positive":                                        func(c *Config) { c.SendTimeout = -1 },
+		"dkim.0.domain: missing: write the domain of from":                      func(c *Config) { c.DKIM = []Signature{{Selector: "s", KeyFile: "k"}} },
+		"dkim.0.domain: must be a domain such as":                               func(c *Config) { c.DKIM = []Signature{{Domain: "münchen.example", Selector: "s", KeyFile: "k"}} },
+		"dkim.0.domain: is neither the domain of from, example.com":             func(c *Config) { c.DKIM = []Signature{{Domain: "ample.com", Selector: "s", KeyFile: "k"}} },
+		"dkim.1.selector: missing: write the name":                              func(c *Config) { c.DKIM = make([]Signature, 2) },
+		"dkim.0.selector: must be letters":                                      func(c *Config) { c.DKIM = []Signature{{Domain: "example.com", Selector: "a b", KeyFile: "k"}} },
+		"dkim.0.key_file: missing: name the PEM file":                           func(c *Config) { c.DKIM = []Signature{{Domain: "example.com", Selector: "s"}} },
+		"dkim: has 5 signatures: 4 is the limit":                                func(c *Config) { c.DKIM = make([]Signature, 5) },
+		"list_unsubscribe: needs a DKIM signature, without which":               func(c *Config) { c.ListUnsubscribe = List{"https://example.com/u"} },
+		"list_unsubscribe: must begin with https:// or mailto:":                 func(c *Config) { c.ListUnsubscribe = List{"http://example.com/u"} },
+		"list_unsubscribe.1: the host is not complete before the first":         func(c *Config) { c.ListUnsubscribe = List{"mailto:u@example.com", "https://{{ .Payload.h }}/u"} },
+		"list_unsubscribe: template \"list_unsubscribe\", line 1":               func(c *Config) { c.ListUnsubscribe = List{"mailto:u@example.com?subject={{ .Payload.u"} },
+		"server_signs: has no effect without list_unsubscribe":                  func(c *Config) { c.ServerSigns = true },
+		"headers.List-Unsubscribe: is not set here: use list_unsub":             func(c *Config) { c.Headers = map[string]string{"List-Unsubscribe": "x"} },
+		"attachments.0.file: missing: name the content with file":               func(c *Config) { c.Attachments = []Attachment{{Name: "x"}} },
+		"attachments.0.url: base64 is set too: take one":                        func(c *Config) { c.Attachments = []Attachment{{Name: "x", Base64: "x", URL: "https://example.com"}} },
+		"attachments.0.name: missing: name the file":                            func(c *Config) { c.Attachments = []Attachment{{Base64: "x"}} },
+		"attachments.0.name: template \"attachments.0.name\", line 1":           func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "{{"}} },
+		"attachments.0.type: must be the media type of a file":                  func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", Type: "message/rfc822"}} },
+		"attachments.0.content_id: must be letters":                             func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a b"}} },
+		"attachments.0.content_id: needs html":                                  func(c *Config) { c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a"}} },
 		"attachments.1.content_id: is that of another": func(c *Config) {
 			c.Attachments = []Attachment{{Base64: "x", Name: "x", ContentID: "a"}, {Base64: "y", Name: "y", ContentID: "a"}}
 		},
@@ -157,29 +168,23 @@ func TestFilesAreReadByNew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, dir, "bad.txt", []byte("a\n{{ .Payload.x"))
-	writeFile(t, dir, "empty.txt", nil)
 	writeFile(t, dir, "big.txt", make([]byte, 1<<20+1))
 	writeFile(t, dir, "short.pem", []byte(shortKey))
 	for want, change := range map[string]func(*Config){
-		"text_file: cannot be read: open":  func(c *Config) { c.TextFile = "none.txt" },
-		`text_file: template "text_file"`:  func(c *Config) { c.TextFile = "bad.txt" },
-		"text_file: the file is empty":     func(c *Config) { c.TextFile = "empty.txt" },
-		"html_file: has more than":         func(c *Config) { c.HTMLFile = "big.txt" },
-		"dkim.0.key_file: cannot be read":  func(c *Config) { c.TextFile, c.DKIM = "empty.txt", signature("none.pem") },
-		"dkim.0.key_file: has no private":  func(c *Config) { c.TextFile, c.DKIM = "empty.txt", signature("bad.txt") },
-		"dkim.0.key_file: has a key of 51": func(c *Config) { c.TextFile, c.DKIM = "empty.txt", signature("short.pem") },
-		"attachments.0.file: cannot be re": func(c *Config) { c.TextFile, c.Attachments = "empty.txt", []Attachment{{File: "none.pdf"}} },
+		"dkim.0.key_file: cannot be read":  func(c *Config) { c.DKIM = signature("none.pem") },
+		"dkim.0.key_file: has no private":  func(c *Config) { c.DKIM = signature("bad.txt") },
+		"dkim.0.key_file: has a key of 51": func(c *Config) { c.DKIM = signature("short.pem") },
+		"attachments.0.file: cannot be re": func(c *Config) { c.Attachments = []Attachment{{File: "none.pdf"}} },
 		"attachments.0.file: has more tha": func(c *Config) {
-			c.TextFile, c.Attachments, c.MaxAttachmentBytes = "empty.txt", []Attachment{{File: "big.txt"}}, 1<<20
+			c.Attachments, c.MaxAttachmentBytes = []Attachment{{File: "big.txt"}}, 1<<20
 		},
 		"max_attachment_bytes: the files of": func(c *Config) {
-			c.TextFile, c.Attachments, c.MaxAttachmentBytes = "empty.txt", []Attachment{{File: "big.txt"}, {File: "big.txt"}}, 3<<19
+			c.Attachments, c.MaxAttachmentBytes = []Attachment{{File: "big.txt"}, {File: "big.txt"}}, 3<<19
 		},
-		"ca_file: cannot be read":     func(c *Config) { c.TextFile, c.CAFile = "empty.txt", "none.pem" },
-		"ca_file: has no certificate": func(c *Config) { c.TextFile, c.CAFile = "empty.txt", "bad.txt" },
+		"ca_file: cannot be read":     func(c *Config) { c.CAFile = "none.pem" },
+		"ca_file: has no certificate": func(c *Config) { c.CAFile = "bad.txt" },
 	} {
 		c := valid()
-		c.Text = ""
 		change(&c)
 		if err := c.Validate(); err != nil {
 			t.Errorf("Validate reads files: %v", err)

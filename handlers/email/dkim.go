@@ -34,6 +34,7 @@ const (
 	leastKeyBits = 1024
 	// maxSignatures bounds the signatures of a mail: one for each kind of key, while both are changed.
 	maxSignatures = 4
+	maxKeyBytes   = 64 << 10
 	signatureName = "DKIM-Signature"
 )
 
@@ -120,12 +121,12 @@ func readSignatures(c Config, baseDir string) ([]*dkim.SignOptions, error) {
 
 // readKey reads a private key. Its errors have nothing of the file.
 func readKey(baseDir, name string) (crypto.Signer, error) {
-	text, err := readFile(baseDir, name)
+	text, err := readBytes(baseDir, name, maxKeyBytes)
 	if err != nil {
 		return nil, err
 	}
 
-	key, err := gomail.PrivKeyFromPEM([]byte(text))
+	key, err := gomail.PrivKeyFromPEM(text)
 	if err != nil {
 		return nil, fmt.Errorf("has no private key of RSA or Ed25519 in PEM: write one with openssl genpkey: %w", err)
 	}

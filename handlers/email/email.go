@@ -56,7 +56,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	trust, err := tlsconf.Read(handlers.TLS{CAFile: cfg.CAFile}, o.BaseDir)
 	signatures, unread := readSignatures(cfg, o.BaseDir)
 
-	mistakes := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), ts.readAttachments(cfg, o.BaseDir), unread, err)
+	mistakes := errors.Join(cfg.Validate(), ts.pages.readFiles(cfg, o.BaseDir), ts.readAttachments(cfg, o.BaseDir), unread, err)
 	if mistakes != nil {
 		return nil, mistakes
 	}

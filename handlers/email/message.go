@@ -35,6 +35,11 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, []*part, error) {
 		return nil, nil, err
 	}
 
+	page, err := h.tmpl.pages.choose(data)
+	if err != nil {
+		return nil, nil, err
+	}
+
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 
 	from, err := h.setAddresses(msg, data)
@@ -42,7 +47,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, []*part, error) {
 		return nil, nil, err
 	}
 
-	title, err := subject(h.tmpl.subject, data)
+	title, err := subject(page.subject, data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,7 +71,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, []*part, error) {
 		}
 	}
 
-	if err := errors.Join(h.setUnsubscribe(msg, data), h.setBody(msg, data)); err != nil {
+	if err := errors.Join(h.setUnsubscribe(msg, data), setBody(msg, data, page)); err != nil {
 		return nil, nil, err
 	}
 
@@ -226,12 +231,12 @@ func fit(t *tmpl.Template, text string) (string, error) {
 }
 
 // setBody sets text, HTML, or both as alternatives.
-func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
+func setBody(msg *gomail.Msg, data *tmpl.Data, page page) error {
 	set := msg.SetBodyString
 	for _, part := range []struct {
 		kind gomail.ContentType
 		tmpl *tmpl.Template
-	}{{gomail.TypeTextPlain, h.tmpl.text}, {gomail.TypeTextHTML, h.tmpl.html}} {
+	}{{gomail.TypeTextPlain, page.text}, {gomail.TypeTextHTML, page.html}} {
 		if part.tmpl == nil {
 			continue
 		}

@@ -24,11 +24,6 @@ func funcErrorf(format string, args ...any) error {
 
 // parseError rewrites an error of the template packages: it names the template, the line, the mistake and the cure.
 func parseError(name string, err error) error {
-	if bad, ok := errors.AsType[*htmltemplate.Error](err); ok {
-		return fmt.Errorf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",
-			name, max(bad.Line, 1), bad.Description)
-	}
-
 	msg := strings.TrimPrefix(err.Error(), "template: ")
 	msg = strings.TrimPrefix(msg, name+":")
 
@@ -41,6 +36,26 @@ func parseError(name string, err error) error {
 	}
 
 	return fmt.Errorf("template %q, line %d: %s: %s", name, line, msg, parseCure(msg))
+}
+
+// ContextError is the error about HTML in which no value can be escaped, because a tag, a quote or a comment is open.
+type ContextError struct {
+	Path   string // of the part
+	Line   int
+	Reason string
+}
+
+// Error returns the place, the mistake and the cure.
+func (e *ContextError) Error() string {
+	return fmt.Sprintf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",
+		e.Path, e.Line, e.Reason)
+}
+
+// contextError rewrites an error of html/template. files has the paths of the templates.
+func contextError(files map[string]string, bad *htmltemplate.Error) error {
+	name, _, _ := strings.Cut(bad.Name, "$htmltemplate") // html/template names a copy for another context so
+	reason, _, _ := strings.Cut(bad.Description, ": {")  // the state of its parser
+	return &ContextError{Path: files[name], Line: max(bad.Line, 1), Reason: reason}
 }
 
 func parseCure(msg string) string {
@@ -61,10 +76,10 @@ func parseCure(msg string) string {
 // where finds the place in the text of an execution error:
 // `template: NAME:LINE:COL: executing "NAME" at <.Payload.x>: REASON`.
 func where() *regexp.Regexp {
-	return regexp.MustCompile(`(?s):(\d+):\d+: executing .*? at <(.*?)>: (.*)$`)
+	return regexp.MustCompile(`(?s)^template: (.*?):(\d+):\d+: executing .*? at <(.*?)>: (.*)$`)
 }
 
-// execError names the template and the field, and keeps only reasons that quote no value.
+// execError names the template, or the file that it calls, and the field. It keeps only reasons that quote no value.
 func execError(name string, err error) error {
 	var own *funcError
 	isOwn := errors.As(err, &own)
@@ -85,19 +100,20 @@ func execError(name string, err error) error {
 		return fmt.Errorf("template %q cannot be executed", name)
 	}
 
-	line := m[1]
-	node := m[2]
-	reason := m[3]
+	file := m[1]
+	line := m[2]
+	node := m[3]
+	reason := m[4]
 
 	if isOwn && own.at != "" {
 		node = own.at
 	}
 
 	if isOwn {
-		return fmt.Errorf("template %q, line %s, at {{ %s }}: %w", name, line, node, own)
+		return fmt.Errorf("template %q, line %s, at {{ %s }}: %w", file, line, node, own)
 	}
 
-	return fmt.Errorf("template %q, line %s, at {{ %s }}: %s", name, line, node, execReason(reason))
+	return fmt.Errorf("template %q, line %s, at {{ %s }}: %s", file, line, node, execReason(reason))
 }
 
 func execReason(reason string) string {

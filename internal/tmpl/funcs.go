@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 )
 
@@ -33,13 +32,14 @@ const (
 //	date LAYOUT T            T, a time or an RFC 3339 text, in the layout of Go's time package
 //	money AMOUNT CUR         an amount and its currency: "19.99 EUR". An integer counts minor
 //	                         units (cents); a text or a number with a point is a decimal amount
+//	number V                 a number: "1234.5"
 //	address NAME EMAIL       "NAME" <EMAIL>, quoted so that a name cannot add a recipient
 //	int V                    a number or text as an integer, to compare or to count with
 //	fixed N V                a number with N digits after the point
 //
 // The value comes last, so that a pipeline reads from left to right:
-// {{ .Payload.name | trim | upper }}.
-func funcs(k Kind) map[string]any {
+// {{ .Payload.name | trim | upper }}. With a [Locale], date, money and number write in its manner.
+func funcs(k Kind, now *current) map[string]any {
 	all := map[string]any{
 		presentFunc: present(k.rule()),
 		"json":      toJSON,
@@ -52,8 +52,9 @@ func funcs(k Kind) map[string]any {
 		"trim":      text1(strings.TrimSpace),
 		"trunc":     trunc,
 		"join":      join,
-		"date":      date,
-		"money":     money,
+		"date":      now.date,
+		"money":     now.money,
+		"number":    now.number,
 		"address":   address,
 		"int":       toInt,
 		"fixed":     fixed,
@@ -74,7 +75,7 @@ func funcs(k Kind) map[string]any {
 
 // FuncNames returns the names of the functions of this package, sorted, without those of text/template.
 func FuncNames() []string {
-	names := slices.Sorted(maps.Keys(funcs(Text)))
+	names := slices.Sorted(maps.Keys(funcs(Text, new(current))))
 	return slices.DeleteFunc(names, func(n string) bool {
 		return n == presentFunc || strings.HasPrefix(n, "print")
 	})
@@ -233,21 +234,6 @@ func join(sep string, list any) (string, error) {
 	}
 
 	return bounded(strings.Join(parts, sep))
-}
-
-func date(layout string, v any) (string, error) {
-	switch v := v.(type) {
-	case time.Time:
-		return v.Format(layout), nil
-	case string:
-		t, err := time.Parse(time.RFC3339Nano, v)
-		if err != nil {
-			return "", funcErrorf("date: the text is not an RFC 3339 time such as 2026-01-02T15:04:05Z")
-		}
-		return t.Format(layout), nil
-	default:
-		return "", funcErrorf("date: the value is neither a time nor an RFC 3339 text")
-	}
 }
 
 func address(name, email any) (addressText, error) {

@@ -3,15 +3,10 @@ package tmpl
 import (
 	"encoding/json"
 	"encoding/xml"
-	"errors"
 	"fmt"
-	htmltemplate "html/template"
 	"net/mail"
 	"net/url"
 	"strings"
-	texttemplate "text/template"
-	"text/template/parse"
-	"time"
 	"unicode"
 )
 
@@ -68,56 +63,10 @@ const (
 
 // Parse parses a template. The name appears in every error: take the setting's path.
 func (k Kind) Parse(name, text string) (*Template, error) {
-	if k == HTML {
-		return parseHTML(name, text)
-	}
-
 	if k.rule().segments && strings.Contains(text, mark) {
 		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
 	}
-
-	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k)).Parse(text)
-	if err != nil {
-		return nil, parseError(name, err)
-	}
-
-	trees := make(map[string]*parse.Tree)
-	for _, sub := range t.Templates() {
-		trees[sub.Name()] = sub.Tree
-	}
-
-	constant := isConstant(t.Tree)
-	if err := prepare(name, trees, k.rule().segments); err != nil {
-		return nil, err
-	}
-
-	return &Template{name: name, text: text, kind: k, exec: t.Execute, constant: constant}, nil
-}
-
-func parseHTML(name, text string) (*Template, error) {
-	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(HTML)).Parse(text)
-	if err != nil {
-		return nil, parseError(name, err)
-	}
-
-	trees := make(map[string]*parse.Tree)
-	for _, sub := range t.Templates() {
-		trees[sub.Name()] = sub.Tree
-	}
-
-	constant := isConstant(t.Tree)
-	if err := prepare(name, trees, false); err != nil {
-		return nil, err
-	}
-
-	// html/template checks the context of each value only when it first runs.
-	// Mistakes in it must show when the configuration is read.
-	var bad *htmltemplate.Error
-	if err := t.Execute(&limitWriter{until: time.Now().Add(MaxTime)}, &Data{}); errors.As(err, &bad) {
-		return nil, parseError(name, bad)
-	}
-
-	return &Template{name: name, text: text, kind: HTML, exec: t.Execute, constant: constant}, nil
+	return Set{Kind: k}.Parse(Part{Name: name, Path: name, Text: text})
 }
 
 // rule is what a kind makes of printed values. The zero rule prints them as they are.

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// money formats an amount. An integer counts minor units; a text, or a number
+// money writes an amount. An integer counts minor units; a text, or a number
 // with a point, is a decimal amount. An amount with more digits than the currency
 // is an error: a template must not round money.
-func money(amount, currency any) (string, error) {
+func (c *current) money(amount, currency any) (string, error) {
 	cur, err := toText(currency)
 	if err != nil {
 		return "", err
@@ -39,7 +39,11 @@ func money(amount, currency any) (string, error) {
 		return "", funcErrorf("money: the amount has more than %d digits after the point", minorDigits(cur))
 	}
 
-	return value.FloatString(minorDigits(cur)) + " " + cur, nil
+	text := value.FloatString(minorDigits(cur))
+	if c.locale == nil {
+		return text + " " + cur, nil
+	}
+	return c.locale.Money(text, cur), nil
 }
 
 func countsMinorUnits(amount any) bool {

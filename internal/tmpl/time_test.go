@@ -29,7 +29,7 @@ func TestTime(t *testing.T) {
 			if isOver {
 				w.until = time.Now().Add(-time.Nanosecond)
 			}
-			err := tmpl.exec(&w, d)
+			err := tmpl.plain.exec(&w, d)
 			refused := err != nil && strings.Contains(err.Error(), "it takes more than 10s")
 			if refused != (isLong && isOver) || w.steps > 302 {
 				t.Errorf("%s, over %v: %v after %d steps", text, isOver, err, w.steps)

@@ -49,9 +49,21 @@ const (
 type Template struct {
 	name     string
 	kind     Kind
-	exec     func(w io.Writer, data any) error
 	constant bool
 	text     string
+	calls    map[string]bool // the names that it calls, directly or not
+
+	// plain executes templates without a locale.
+	plain *instance
+	// copy returns another instance. Functions read the locale of their instance, so an instance serves one locale at a time.
+	copy   func() (*instance, error)
+	copies sync.Pool // of *instance
+}
+
+// instance is an executable template and the locale of its functions.
+type instance struct {
+	exec func(w io.Writer, data any) error
+	now  *current
 }
 
 // Event is .Event in a template.
@@ -75,8 +87,22 @@ type Data struct {
 	Event   Event
 	Headers map[string]string
 
+	locale  Locale              // nil for none
 	payload func() (any, error) // nil for none
 }
+
+// Locale formats values for a language.
+type Locale interface {
+	// Money formats an amount, a decimal number with all digits of its currency.
+	Money(amount, currency string) string
+	// Number formats a decimal number with all its digits, or fails.
+	Number(text string) (string, error)
+	// Date formats a time by a layout of package time. The layouts short and long are the formats of the language.
+	Date(layout string, t time.Time) string
+}
+
+// SetLocale sets the language of the functions money, number and date.
+func (d *Data) SetLocale(l Locale) { d.locale = l }
 
 // Payload returns the decoded payload, for .Payload. The first call decodes it. It fails if the content type is not JSON, or
 // the payload has more than [MaxValues]. Templates that do not use .Payload still work.
@@ -193,6 +219,9 @@ func (t *Template) Name() string { return t.name }
 // Source returns the text that the template was parsed from.
 func (t *Template) Source() string { return t.text }
 
+// Calls reports whether the template calls another one by that name, directly or not.
+func (t *Template) Calls(name string) bool { return t.calls[name] }
+
 // Constant reports whether the template has no actions, so that its result is the
 // same for every event, and returns that result.
 func (t *Template) Constant() (string, bool) { return t.text, t.constant }
@@ -200,7 +229,7 @@ func (t *Template) Constant() (string, bool) { return t.text, t.constant }
 // Render executes the template. The error names the template and the field.
 func (t *Template) Render(d *Data) (string, error) {
 	w := limitWriter{until: time.Now().Add(MaxTime)}
-	if err := t.exec(&w, d); err != nil {
+	if err := t.execute(&w, d); err != nil {
 		return "", execError(t.name, err)
 	}
 	if !t.kind.rule().segments {
@@ -212,6 +241,26 @@ func (t *Template) Render(d *Data) (string, error) {
 		return "", execError(t.name, err)
 	}
 	return out, nil
+}
+
+// execute runs the instance that writes in the locale of d.
+func (t *Template) execute(w io.Writer, d *Data) error {
+	if d.locale == nil {
+		return t.plain.exec(w, d)
+	}
+
+	one, ok := t.copies.Get().(*instance)
+	if !ok {
+		var err error
+		one, err = t.copy()
+		if err != nil {
+			return err
+		}
+	}
+	defer t.copies.Put(one)
+
+	one.now.locale = d.locale
+	return one.exec(w, d)
 }
 
 // limitWriter holds the result and stops the template at [MaxOutput], [MaxSteps] or [MaxTime]. Every step of a template ends in a

@@ -2,27 +2,27 @@ package tmpl
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"text/template/parse"
 )
 
-// prepare checks the parsed trees of one template. It changes them so that each printed value goes through present,
+// prepare checks the parsed trees of one part. It changes them so that each printed value goes through present,
 // and so that the limitWriter counts each iteration of a loop. With marks, a mark stands in front of each action.
-func prepare(name string, trees map[string]*parse.Tree, marks bool) error {
-	for sub, tree := range trees {
-		if tree == nil || tree.Root == nil {
-			continue
-		}
-		w := walker{template: name, main: sub == name, root: sub == name, marks: marks}
+func prepare(part Part, trees map[string]*parse.Tree, marks bool) error {
+	for _, sub := range slices.Sorted(maps.Keys(trees)) {
+		tree := trees[sub]
+		isMain := sub == part.Name && !part.Inner
+		w := walker{template: part.Path, tree: tree, main: isMain, root: isMain, marks: marks}
 		w.list(tree.Root)
 		if w.err != nil {
 			return w.err
 		}
 		tick(tree.Root)
 	}
-	return refuseRecursion(name, trees)
+	return nil
 }
 
 // tick puts an empty text in front of a list. The text prints nothing, but calls Write, which counts the steps.
@@ -32,6 +32,7 @@ func tick(l *parse.ListNode) {
 
 type walker struct {
 	template string
+	tree     *parse.Tree
 	main     bool // whether $ is the Data
 	root     bool // whether dot is the Data
 	marks    bool
@@ -111,7 +112,7 @@ func (w *walker) pipe(p *parse.PipeNode) {
 			case *parse.PipeNode:
 				w.pipe(a)
 			case *parse.FieldNode:
-				w.field(a.Ident)
+				w.field(a)
 			}
 		}
 	}
@@ -144,7 +145,8 @@ func (w *walker) readsTypeOnly(p *parse.PipeNode) bool {
 }
 
 // field refuses a path that cannot exist for any event.
-func (w *walker) field(path []string) {
+func (w *walker) field(n *parse.FieldNode) {
+	path := n.Ident
 	if !w.root || w.err != nil || len(path) == 0 {
 		return
 	}
@@ -156,17 +158,31 @@ func (w *walker) field(path []string) {
 
 	switch {
 	case !slices.Contains(top, path[0]):
-		w.err = fmt.Errorf("template %q: there is no .%s: a template has .Event, .Payload and .Headers",
-			w.template, path[0])
+		w.err = fmt.Errorf("template %q, line %d: there is no .%s: a template has .Event, .Payload and .Headers",
+			w.template, w.lineOf(n), path[0])
 	case path[0] == "Event" && len(path) > 1 && !slices.Contains(event, path[1]):
-		w.err = fmt.Errorf("template %q: there is no .Event.%s: an event has %s",
-			w.template, path[1], strings.Join(event, ", "))
+		w.err = fmt.Errorf("template %q, line %d: there is no .Event.%s: an event has %s",
+			w.template, w.lineOf(n), path[1], strings.Join(event, ", "))
 	}
+}
+
+// lineOf returns the line of a node, which package parse tells in a text alone: NAME:LINE:COLUMN.
+func (w *walker) lineOf(n parse.Node) int {
+	place, _ := w.tree.ErrorContext(n)
+	parts := strings.Split(place, ":")
+	if len(parts) < 3 {
+		return 1
+	}
+	line, err := strconv.Atoi(parts[len(parts)-2])
+	if err != nil {
+		return 1
+	}
+	return line
 }
 
 // refuseRecursion refuses templates that call themselves: text/template would
 // follow them 100,000 levels deep.
-func refuseRecursion(name string, trees map[string]*parse.Tree) error {
+func refuseRecursion(trees map[string]*parse.Tree, files map[string]string) error {
 	const (
 		open = 1 + iota
 		closed
@@ -175,18 +191,17 @@ func refuseRecursion(name string, trees map[string]*parse.Tree) error {
 	state := make(map[string]int)
 	var visit func(sub string) error
 	visit = func(sub string) error {
-		if state[sub] == open {
-			return fmt.Errorf("template %q: {{define %q}} calls itself: use {{range}} for a list", name, sub)
-		}
-
 		tree := trees[sub]
-		if state[sub] == closed || tree == nil || tree.Root == nil {
+		if state[sub] == closed || tree == nil {
 			return nil
 		}
 
 		state[sub] = open
-		for _, callee := range calls(tree.Root, nil) {
-			if err := visit(callee); err != nil {
+		for _, call := range calls(tree.Root, nil) {
+			if state[call.Name] == open {
+				return fmt.Errorf("template %q, line %d: %q calls itself: use {{range}} for a list", files[sub], call.Line, call.Name)
+			}
+			if err := visit(call.Name); err != nil {
 				return err
 			}
 		}
@@ -195,7 +210,7 @@ func refuseRecursion(name string, trees map[string]*parse.Tree) error {
 		return nil
 	}
 
-	for sub := range trees {
+	for _, sub := range slices.Sorted(maps.Keys(trees)) {
 		if err := visit(sub); err != nil {
 			return err
 		}
@@ -204,26 +219,26 @@ func refuseRecursion(name string, trees map[string]*parse.Tree) error {
 	return nil
 }
 
-// calls appends the names of the templates that l calls.
-func calls(l *parse.ListNode, names []string) []string {
+// calls appends the calls of templates in l.
+func calls(l *parse.ListNode, found []*parse.TemplateNode) []*parse.TemplateNode {
 	if l == nil {
-		return names
+		return found
 	}
 
 	for _, n := range l.Nodes {
 		switch n := n.(type) {
 		case *parse.TemplateNode:
-			names = append(names, n.Name)
+			found = append(found, n)
 		case *parse.IfNode:
-			names = calls(n.ElseList, calls(n.List, names))
+			found = calls(n.ElseList, calls(n.List, found))
 		case *parse.WithNode:
-			names = calls(n.ElseList, calls(n.List, names))
+			found = calls(n.ElseList, calls(n.List, found))
 		case *parse.RangeNode:
-			names = calls(n.ElseList, calls(n.List, names))
+			found = calls(n.ElseList, calls(n.List, found))
 		}
 	}
 
-	return names
+	return found
 }
 
 // isConstant reports whether a tree consists of text only.

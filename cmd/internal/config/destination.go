@@ -183,17 +183,15 @@ func shareDefaults(fields []setting) {
 }
 
 // validate reports the mistakes in err, whose paths are relative to n, except for
-// settings that the decoder has reported: their value is not the file's.
+// settings that were reported before: the value that the decoder refused is not the file's. A setting that names files may have
+// several mistakes.
 func (d *fileDecoder) validate(err error, n *node, path string) {
-	for _, e := range field.Split(err) {
+	isKnown := func(e error) bool { return field.Path(e) != "" && d.list.explains(join(path, field.Path(e))) }
+	for _, e := range slices.DeleteFunc(field.Split(err), isKnown) {
 		relative := field.Path(e)
 		at := path
 		if relative != "" {
 			at = join(path, relative)
-		}
-
-		if relative != "" && d.list.explains(at) {
-			continue
 		}
 
 		text := scrub(oneLine(message(e)), field.Own(e), d.expand.values)

@@ -34,7 +34,7 @@ func deliveryTroubles() map[string]illness {
 		}, "destination mail", Warning, "by ann: it moves.", "notifyd resume mail"},
 		"settings": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Warnings: []error{field.Errorf("helo", "has no dot")}}}
-		}, "destination mail", Warning, " helo: has no dot.", "set destinations.mail.helo of the configuration"},
+		}, "destination mail", Warning, " helo: has no dot.", "check destinations.mail.helo of the configuration"},
 		"advice": {func(_ *patient, o *Options) {
 			advise := func(context.Context) []string { return []string{"dmarc: no\nrecord.", "spf: none"} }
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return nil }, Advise: advise}}
