@@ -202,6 +202,7 @@ func pageTests() map[string]pageTest {
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},
 		"docs/deploy.md":             {"cmd/notifyd", "TestDeployRoles"},
 		"docs/library.md":            {"cmd/notifyd", "TestSetUpModule"},
+		"docs/destinations/email.md": {"cmd/notifyd", "TestEmailPage"},
 		"docs/managed-postgresql.md": {"cmd/notifyd", "TestManagedPage"},
 		"docs/migrating.md":          {"cmd/notifyd", "TestMigratePages"},
 		"docs/outboxes.md":           {"cmd/notifyd", "TestOutboxesPage"},

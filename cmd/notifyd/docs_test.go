@@ -57,6 +57,11 @@ func checked(t *testing.T, page, config string) {
 	}
 	path := file(t, completed(config))
 	secretFiles(t, path, config)
+	if strings.Contains(config, "templates: ./mail") {
+		if err := os.CopyFS(filepath.Join(filepath.Dir(path), "mail"), os.DirFS(root+"examples/mail/mail")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
 		t.Errorf("%s: %s\n%s", page, r.stderr, config)
 	}

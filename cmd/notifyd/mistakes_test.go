@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -92,15 +91,16 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestTemplateFile: the mistake is in another file, and the message says where
-// that is named.
-func TestTemplateFile(t *testing.T) {
+// TestTemplateFiles: mistakes are in other files, and the messages say where the folder is named, all at once.
+func TestTemplateFiles(t *testing.T) {
 	t.Parallel()
-	path := file(t, mailWith("    to: ann@example.com\n    subject: Hello\n    text_file: order.txt\n"))
-	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "order.txt"), []byte("one\n{{ end }}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want := path + ":9:16: destinations.mail.text_file: template \"text_file\", line 2: unexpected {{end}}: remove it, or open an {{if}}, {{range}} or {{with}} before it\n"
+	path := file(t, mailWith("    to: ann@example.com\n    subject: Hello\n    templates: mail\n    text: order.txt\n"))
+	folder := filepath.Join(filepath.Dir(path), "mail")
+	testenv.WriteFile(t, filepath.Join(folder, "order.txt"), "one\n{{ end }}\n")
+	testenv.WriteFile(t, filepath.Join(folder, "other.html"), "\n\n{{ template \"nothing\" . }}")
+	at := path + ":9:16: destinations.mail.templates: template "
+	want := at + "\"order.txt\", line 2: unexpected {{end}}: remove it, or open an {{if}}, {{range}} or {{with}} before it\n" +
+		at + "\"other.html\", line 3: there is no template \"nothing\": call a file of templates by its name without the ending, or what the same file or its layout defines\n"
 	if got := invoke(t, "check-config", "-c", path); got != (result{78, "", want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}

@@ -13,6 +13,7 @@ import (
 	neturl "net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -39,11 +40,15 @@ type reloadable struct {
 	reloads chan struct{}
 }
 
-func startReloadable(t *testing.T, env vars, text string) *reloadable {
+// startReloadable starts a daemon. Pairs are the names of files beside the configuration, and their texts.
+func startReloadable(t *testing.T, env vars, text string, pairs ...string) *reloadable {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	d := &runningDaemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
 	r := &reloadable{runningDaemon: d, path: file(t, text), reloads: make(chan struct{}, 1)}
+	for i := 0; i < len(pairs); i += 2 {
+		testenv.WriteFile(t, filepath.Join(filepath.Dir(r.path), pairs[i]), pairs[i+1])
+	}
 	a := &command.App{Lookup: env.lookup, Stdout: d.stdout, Stderr: d.stderr, ConfigPath: r.path}
 	c, err := a.LoadAt(r.path, "")
 	if err != nil {

@@ -42,9 +42,9 @@ func newRoundTrip(t *testing.T) *roundTrip {
 		"NKEY_SEED": "SUAMK2FG4MI6UE3ACF3FK3OIQBCEIEZV7NSWFFEW63UXMRLFM2XLAXK4GY",
 	}}
 	cert, key := selfSigned(t)
-	err := os.Mkdir(filepath.Join(r.dir, "tls"), 0o700)
+	err := errors.Join(os.Mkdir(filepath.Join(r.dir, "tls"), 0o700), os.CopyFS(filepath.Join(r.dir, "mail"), os.DirFS(root+"examples/mail/mail")))
 	for name, text := range map[string]string{
-		"tls/tls.crt": cert, "tls/tls.key": key, "t.txt": "text", "t.html": "html", "token.txt": "swordfish", "secret.txt": "swordfish", "google.json": `{"type": "authorized_user", "client_id": "a", "client_secret": "swordfish", "refresh_token": "swordfish"}`, "creds.txt": "-----BEGIN NATS USER JWT-----\nswordfish\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n" + r.env["NKEY_SEED"] + "\n------END USER NKEY SEED------\n",
+		"tls/tls.crt": cert, "tls/tls.key": key, "token.txt": "swordfish", "secret.txt": "swordfish", "google.json": `{"type": "authorized_user", "client_id": "a", "client_secret": "swordfish", "refresh_token": "swordfish"}`, "creds.txt": "-----BEGIN NATS USER JWT-----\nswordfish\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n" + r.env["NKEY_SEED"] + "\n------END USER NKEY SEED------\n",
 	} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
 	}

@@ -129,7 +129,7 @@ func TestExamples(t *testing.T) {
 			if err := schema.Validate(schematest.Instance(t, data)); err != nil {
 				t.Errorf("schema: %v", err)
 			}
-			c, err := config.Parse(name, data, destinations.Registry("", nil, nil), anything)
+			c, err := config.Parse(name, data, destinations.Registry(filepath.Dir(name), nil, nil), anything)
 			if err != nil {
 				t.Fatalf("parse: %v", err)
 			}

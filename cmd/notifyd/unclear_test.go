@@ -382,7 +382,7 @@ routes: [{match: '*', to: mail}]
 		t.Errorf("check-config: %+v", got)
 	}
 	found, _ := examineBy(t, path)
-	if f := found["mail"]; f.Severity != doctor.Warning || !strings.Contains(f.Text, " helo: has no dot, ") || f.Cure != "set destinations.mail.helo of the configuration" {
+	if f := found["mail"]; f.Severity != doctor.Warning || !strings.Contains(f.Text, " helo: has no dot, ") || f.Cure != "check destinations.mail.helo of the configuration" {
 		t.Errorf("doctor: %+v", f)
 	}
 	d := startDaemon(t, nil, "run", "-c", path)

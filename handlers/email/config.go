@@ -3,6 +3,7 @@ package email
 import (
 	"cmp"
 	"encoding/json"
+	"io/fs"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -133,21 +134,37 @@ type Config struct {
 	ReplyTo string `json:"reply_to,omitempty" yaml:"reply_to,omitempty" kind:"template"`
 
 	// Subject; line ends become spaces.
-	Subject string `json:"subject" yaml:"subject" kind:"template" unset:"required"`
+	Subject string `json:"subject,omitempty" yaml:"subject,omitempty" kind:"template" unset:"required; with 'templates', a file can define it"`
 
-	// Plain text body.
+	// Plain text body; with `templates`, its file there, such as `order/placed.txt`.
 	//
 	// If there is HTML too, the reader's program chooses.
-	Text string `json:"text,omitempty" yaml:"text,omitempty" kind:"template" unset:"'text', 'html' or the file of one is required"`
+	Text string `json:"text,omitempty" yaml:"text,omitempty" kind:"template" unset:"'text' or 'html' is required"`
 
-	// HTML body. Values are escaped.
+	// HTML body; with `templates`, its file there, such as `order/placed.html`. Values are escaped.
 	HTML string `json:"html,omitempty" yaml:"html,omitempty" kind:"template"`
 
-	// File with the template of the plain text body, in place of `text`.
-	TextFile string `json:"text_file,omitempty" yaml:"text_file,omitempty" kind:"path"`
+	// Folder with templates in files, relative to the configuration file: files that end in `.txt` or `.html`. They are read
+	// at the start and at a reload.
+	//
+	// A file calls another by its name without the ending: {{ template "footer" . }}.
+	Templates string `json:"templates,omitempty" yaml:"templates,omitempty" kind:"path"`
 
-	// File with the template of the HTML body, in place of `html`.
-	HTMLFile string `json:"html_file,omitempty" yaml:"html_file,omitempty" kind:"path"`
+	// TemplatesFS is the folder of a Go program, such as an [embed.FS], in place of Templates.
+	TemplatesFS fs.FS `json:"-" yaml:"-"`
+
+	// Files of `templates` around the bodies, one of each kind: `base.html` around `html`, `base.txt` around `text`. The body
+	// stands where a layout has `{{ template "content" . }}`.
+	Layout List `json:"layout,omitempty" yaml:"layout,omitempty" kind:"list of paths"`
+
+	// Language of the mail, such as `de-AT`. It chooses `order/placed.de.html` in place of `order/placed.html`, and how
+	// `money`, `number` and `date` write. A language that is malformed, or has no file, counts as `default_language`.
+	Language string `json:"language,omitempty" yaml:"language,omitempty" kind:"template"`
+
+	// Language of the files that have none in their name.
+	//
+	// The default is en.
+	DefaultLanguage string `json:"default_language,omitempty" yaml:"default_language,omitempty" unset:"'en'"`
 
 	// Further headers by name; one that yields nothing is left out.
 	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" kind:"mapping of templates"`

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -63,35 +64,45 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 		"password: has no effect with auth: xoauth2": func(c *Config) {
 			c.Auth, c.Username, c.TokenFile, c.Password = AuthXOAUTH2, "u", "t", handlers.NewSecret("p")
 		},
-		"auth: must be xoauth2 for a token":                    func(c *Config) { c.TokenFile = "t" },
-		"token_lifetime: must be above 0":                      func(c *Config) { c.TokenLifetime = 1 },
-		"password: missing: username needs one":                func(c *Config) { c.Username = "u" },
-		"username: missing: password needs one":                func(c *Config) { c.Password = handlers.NewSecret("p") },
-		"ca_file: has no effect with tls: none":                func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
-		"server_name: has no effect with tls: none":            func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
-		"helo: must be a host name":                            func(c *Config) { c.HELO = "a\r\nRSET" },
-		"message_id_domain: must be a domain":                  func(c *Config) { c.MessageIDDomain = "a b>" },
-		"from: missing: name the sender":                       func(c *Config) { c.From = "" },
-		"from: is not an e-mail address: write a@example.com":  func(c *Config) { c.From = "shop" },
-		"from: must be one address, not 2":                     func(c *Config) { c.From = "a@example.com, b@example.com" },
-		"to: missing: name a recipient":                        func(c *Config) { c.To = nil },
-		"to: is empty: name a recipient":                       func(c *Config) { c.To = List{" "} },
-		"to.1: is not an e-mail address":                       func(c *Config) { c.To = List{"a@example.com", "b"} },
-		"cc: holds a line end":                                 func(c *Config) { c.Cc = List{"a@example.com,\nb@example.com"} },
-		"subject: missing: write one":                          func(c *Config) { c.Subject = "" },
-		`subject: template "subject", line 1: unclosed action`: func(c *Config) { c.Subject = "{{ .Payload.x" },
-		`html: template "html"`:                                func(c *Config) { c.HTML = "<a href='{{ .Payload.x }}" },
-		"text: missing: write text, html":                      func(c *Config) { c.Text = "" },
-		"text_file: text is set too":                           func(c *Config) { c.TextFile = "x" },
-		"html_file: html is set too":                           func(c *Config) { c.HTML, c.HTMLFile = "x", "x" },
-		"headers.Subject: is not set here: use subject":        func(c *Config) { c.Headers = map[string]string{"Subject": "x"} },
-		"headers.content-type: is set by notifyd":              func(c *Config) { c.Headers = map[string]string{"content-type": "x"} },
-		"headers.X\r\nBcc: must be a header name":              func(c *Config) { c.Headers = map[string]string{"X\r\nBcc": "x"} },
-		`headers.X-A: template "headers.X-A", line 1`:          func(c *Config) { c.Headers = map[string]string{"X-A": "{{"} },
-		"connections: must be 1 to 100, not 101":               func(c *Config) { c.Connections = 101 },
-		"connect_timeout: must be positive":                    func(c *Config) { c.ConnectTimeout = -1 },
-		"send_timeout: must be positive":                       func(c *Config) { c.SendTimeout = -1 },
-		`maybe_sent: unknown word "drop": use retry, accept`:   func(c *Config) { c.MaybeSent = "drop" },
+		"auth: must be xoauth2 for a token":                                     func(c *Config) { c.TokenFile = "t" },
+		"token_lifetime: must be above 0":                                       func(c *Config) { c.TokenLifetime = 1 },
+		"password: missing: username needs one":                                 func(c *Config) { c.Username = "u" },
+		"username: missing: password needs one":                                 func(c *Config) { c.Password = handlers.NewSecret("p") },
+		"ca_file: has no effect with tls: none":                                 func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
+		"server_name: has no effect with tls: none":                             func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
+		"helo: must be a host name":                                             func(c *Config) { c.HELO = "a\r\nRSET" },
+		"message_id_domain: must be a domain":                                   func(c *Config) { c.MessageIDDomain = "a b>" },
+		"from: missing: name the sender":                                        func(c *Config) { c.From = "" },
+		"from: is not an e-mail address: write a@example.com":                   func(c *Config) { c.From = "shop" },
+		"from: must be one address, not 2":                                      func(c *Config) { c.From = "a@example.com, b@example.com" },
+		"to: missing: name a recipient":                                         func(c *Config) { c.To = nil },
+		"to: is empty: name a recipient":                                        func(c *Config) { c.To = List{" "} },
+		"to.1: is not an e-mail address":                                        func(c *Config) { c.To = List{"a@example.com", "b"} },
+		"cc: holds a line end":                                                  func(c *Config) { c.Cc = List{"a@example.com,\nb@example.com"} },
+		"subject: missing: write one":                                           func(c *Config) { c.Subject = "" },
+		`subject: template "subject", line 1: unclosed action`:                  func(c *Config) { c.Subject = "{{ .Payload.x" },
+		`html: template "html"`:                                                 func(c *Config) { c.HTML = "<a href='{{ .Payload.x }}" },
+		"text: missing: write text or html":                                     func(c *Config) { c.Text = "" },
+		"layout: names files of a folder: set templates":                        func(c *Config) { c.Layout = List{"base.html"} },
+		"text: is not the name of a file in templates (mail) that ends in .txt": func(c *Config) { c.Templates = "mail" },
+		"html: is not the name of a file in templates (mail)":                   func(c *Config) { c.Templates, c.HTML = "mail", "../a.html" },
+		"layout: is not the name of a file":                                     func(c *Config) { c.Templates, c.HTML, c.Layout = "mail", "a.html", List{"/etc/base.html"} },
+		"layout: has two files that end in .txt":                                func(c *Config) { c.Templates, c.Text, c.Layout = "mail", "a.txt", List{"b.txt", "c.txt"} },
+		"layout: has a file that ends in .html, and the mail has no such body":  func(c *Config) { c.Templates, c.Text, c.Layout = "mail", "a.txt", List{"b.html"} },
+		"templates: has no effect with TemplatesFS":                             func(c *Config) { c.Templates, c.TemplatesFS = "mail", fstest.MapFS{} },
+		"default_language: is not a language":                                   func(c *Config) { c.Language, c.DefaultLanguage = "de", "no language" },
+		"default_language: has no effect without language":                      func(c *Config) { c.DefaultLanguage = "de" },
+		`language: template "language", line 1`:                                 func(c *Config) { c.Language = "{{" },
+		`text: template "text", line 2: there is no template "footer"`:          func(c *Config) { c.Text = "a\n{{ template \"footer\" . }}" },
+		`html: template "html", line 1: there is no template "footer"`:          func(c *Config) { c.HTML = `{{ template "footer" . }}` },
+		"headers.Subject: is not set here: use subject":                         func(c *Config) { c.Headers = map[string]string{"Subject": "x"} },
+		"headers.content-type: is set by notifyd":                               func(c *Config) { c.Headers = map[string]string{"content-type": "x"} },
+		"headers.X\r\nBcc: must be a header name":                               func(c *Config) { c.Headers = map[string]string{"X\r\nBcc": "x"} },
+		`headers.X-A: template "headers.X-A", line 1`:                           func(c *Config) { c.Headers = map[string]string{"X-A": "{{"} },
+		"connections: must be 1 to 100, not 101":                                func(c *Config) { c.Connections = 101 },
+		"connect_timeout: must be positive":                                     func(c *Config) { c.ConnectTimeout = -1 },
+		"send_timeout: must be positive":                                        func(c *Config) { c.SendTimeout = -1 },
+		`maybe_sent: unknown word "drop": use retry, accept`:                    func(c *Config) { c.MaybeSent = "drop" },
 	} {
 		c := valid()
 		change(&c)
@@ -113,33 +124,6 @@ func TestAllMistakesAtOnce(t *testing.T) {
 	}
 	if want := []string{"host", "from", "to", "subject", "text"}; !slices.Equal(paths, want) {
 		t.Errorf("got %v, want %v", paths, want)
-	}
-}
-
-func TestFilesAreReadByNew(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	writeFile(t, dir, "bad.txt", []byte("a\n{{ .Payload.x"))
-	writeFile(t, dir, "empty.txt", nil)
-	writeFile(t, dir, "big.txt", make([]byte, 1<<20+1))
-	for want, change := range map[string]func(*Config){
-		"text_file: cannot be read: open": func(c *Config) { c.TextFile = "none.txt" },
-		`text_file: template "text_file"`: func(c *Config) { c.TextFile = "bad.txt" },
-		"text_file: the file is empty":    func(c *Config) { c.TextFile = "empty.txt" },
-		"html_file: has more than":        func(c *Config) { c.HTMLFile = "big.txt" },
-		"ca_file: cannot be read":         func(c *Config) { c.TextFile, c.CAFile = "empty.txt", "none.pem" },
-		"ca_file: has no certificate":     func(c *Config) { c.TextFile, c.CAFile = "empty.txt", "bad.txt" },
-	} {
-		c := valid()
-		c.Text = ""
-		change(&c)
-		if err := c.Validate(); err != nil {
-			t.Errorf("Validate reads files: %v", err)
-		}
-		_, err := New(c, handlers.WithBaseDir(dir))
-		if !slices.ContainsFunc(field.Split(err), func(err error) bool { return strings.HasPrefix(err.Error(), want) }) {
-			t.Errorf("got %v\nwant %s", err, want)
-		}
 	}
 }
 

@@ -44,7 +44,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	o := handlers.Apply(options)
 	ts, _ := parseTemplates(cfg) // Validate reports the error
 	trust, err := tlsconf.Read(handlers.TLS{CAFile: cfg.CAFile}, o.BaseDir)
-	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), err); err != nil {
+	if err := errors.Join(cfg.Validate(), ts.pages.readFiles(cfg, o.BaseDir), err); err != nil {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()

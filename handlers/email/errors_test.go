@@ -218,7 +218,7 @@ func TestHalfAMailIsNotSent(t *testing.T) {
 	s := testenv.Mail(t, smtpsink.Options{})
 	h := deliverytest.Open(t, New, config(s))
 	big := *event(ada)
-	h.tmpl.text = mustText(t, strings.Repeat("a line of text\n", 50_000))
+	h.tmpl.pages.standard.text = mustText(t, strings.Repeat("a line of text\n", 50_000))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("enough")
 	msg, err := h.build(&big)

@@ -34,6 +34,11 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 		return nil, err
 	}
 
+	page, err := h.tmpl.pages.choose(data)
+	if err != nil {
+		return nil, err
+	}
+
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 
 	from, err := h.setAddresses(msg, data)
@@ -41,7 +46,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 		return nil, err
 	}
 
-	title, err := subject(h.tmpl.subject, data)
+	title, err := subject(page.subject, data)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +70,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 		}
 	}
 
-	return msg, h.setBody(msg, data)
+	return msg, setBody(msg, data, page)
 }
 
 // setTrace names the trace of the event in the mail, unless headers sets traceparent: a
@@ -220,12 +225,12 @@ func fit(t *tmpl.Template, text string) (string, error) {
 }
 
 // setBody sets text, HTML, or both as alternatives.
-func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
+func setBody(msg *gomail.Msg, data *tmpl.Data, page page) error {
 	set := msg.SetBodyString
 	for _, part := range []struct {
 		kind gomail.ContentType
 		tmpl *tmpl.Template
-	}{{gomail.TypeTextPlain, h.tmpl.text}, {gomail.TypeTextHTML, h.tmpl.html}} {
+	}{{gomail.TypeTextPlain, page.text}, {gomail.TypeTextHTML, page.html}} {
 		if part.tmpl == nil {
 			continue
 		}

@@ -77,8 +77,8 @@ func TestOneBodyIsOnePart(t *testing.T) {
 	writeFile(t, dir, "mail.txt", []byte("text of {{ .Payload.name }}"))
 	writeFile(t, dir, "mail.html", []byte("<b>{{ .Payload.name }}</b>"))
 	text, html := config(s), config(s)
-	text.Text, text.TextFile = "", "mail.txt"
-	html.Text, html.HTMLFile = "", "mail.html"
+	text.Templates, text.Text = ".", "mail.txt"
+	html.Templates, html.Text, html.HTML = ".", "", "mail.html"
 	if _, p := deliverOne(t, deliverytest.Open(t, New, text, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/plain" || p.Text != "text of Ada" {
 		t.Errorf("got %+v", p)
 	}

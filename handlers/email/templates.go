@@ -3,11 +3,8 @@ package email
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/mail"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,10 +17,10 @@ import (
 
 // templates are the parsed templates of a [Config].
 type templates struct {
-	from, replyTo, subject *tmpl.Template
-	to, cc, bcc            []*tmpl.Template
-	text, html             *tmpl.Template // nil if there is none
-	headers                map[string]*tmpl.Template
+	from, replyTo *tmpl.Template
+	to, cc, bcc   []*tmpl.Template
+	headers       map[string]*tmpl.Template
+	pages         pages
 }
 
 // parser collects the mistakes of several templates.
@@ -80,13 +77,11 @@ func parseTemplates(c Config) (*templates, error) {
 	t := &templates{
 		from:    p.address("from", c.From),
 		replyTo: p.address("reply_to", c.ReplyTo),
-		subject: p.parse("subject", c.Subject, tmpl.Text),
 		to:      p.addresses("to", c.To),
 		cc:      p.addresses("cc", c.Cc),
 		bcc:     p.addresses("bcc", c.Bcc),
-		text:    p.parse("text", c.Text, tmpl.Text),
-		html:    p.parse("html", c.HTML, tmpl.HTML),
 		headers: make(map[string]*tmpl.Template),
+		pages:   p.pages(c),
 	}
 
 	for _, name := range sortedKeys(c.Headers) {
@@ -104,67 +99,6 @@ func parseTemplates(c Config) (*templates, error) {
 	}
 
 	return t, errors.Join(p.errs...)
-}
-
-// readFiles adds the templates in files.
-func (t *templates) readFiles(c Config, baseDir string) error {
-	var p parser
-	read := func(path, name string, kind tmpl.Kind) *tmpl.Template {
-		if name == "" {
-			return nil
-		}
-
-		text, err := readFile(baseDir, name)
-		if err != nil {
-			p.errs = append(p.errs, field.Errorf(path, "%w", err))
-			return nil
-		}
-
-		return p.parse(path, text, kind)
-	}
-
-	if text := read("text_file", c.TextFile, tmpl.Text); text != nil {
-		t.text = text
-	}
-	if html := read("html_file", c.HTMLFile, tmpl.HTML); html != nil {
-		t.html = html
-	}
-
-	hasFile := c.TextFile+c.HTMLFile != ""
-	isEmpty := t.text == nil && t.html == nil
-	if hasFile && isEmpty && len(p.errs) == 0 {
-		at := "text_file"
-		if c.TextFile == "" {
-			at = "html_file"
-		}
-		p.errs = append(p.errs, field.Errorf(at, "the file is empty: write a template into it"))
-	}
-
-	return errors.Join(p.errs...)
-}
-
-// readFile reads a file that the configuration names, up to [tmpl.MaxOutput].
-func readFile(baseDir, name string) (string, error) {
-	if !filepath.IsAbs(name) {
-		name = filepath.Join(baseDir, name)
-	}
-
-	f, err := os.Open(name)
-	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", err)
-	}
-	defer func() { _ = f.Close() }() // nothing was written
-
-	data, err := io.ReadAll(io.LimitReader(f, tmpl.MaxOutput+1))
-	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", err)
-	}
-
-	if len(data) > tmpl.MaxOutput {
-		return "", fmt.Errorf("has more than %d bytes: shorten it", tmpl.MaxOutput)
-	}
-
-	return string(data), nil
 }
 
 // parseAddresses parses addresses with commas between them. Its errors do not

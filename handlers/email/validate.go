@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/handlers/internal/idle"
 	"github.com/notifyd/notifyd/internal/field"
@@ -18,9 +19,14 @@ func (c Config) Validate() error {
 	return errors.Join(c.server(), c.security(), c.limits(), c.content(), err)
 }
 
-// Warnings returns settings that are valid and that many servers refuse, joined, each a [*handlers.FieldError] with its
-// cure: a greeting that is not a full name. Without HELO the result depends on the name of this machine.
-func (c Config) Warnings() error {
+// Warnings returns settings that are valid and probably not intended, joined, each a [*handlers.FieldError] with its cure. Many
+// servers refuse a greeting that is not a full name; without HELO it depends on the name of this machine. A file without a
+// translation that other files of the folder have is a warning too.
+func (c Config) Warnings(options ...handlers.Option) error {
+	return errors.Join(c.greetingWarning(), untranslated(c, handlers.Apply(options).BaseDir))
+}
+
+func (c Config) greetingWarning() error {
 	const cure = "many servers refuse every mail after such a greeting: set helo to the full name of this machine, " +
 		"such as relay.example.com"
 
@@ -142,22 +148,14 @@ func (c Config) content() error {
 	if len(c.To)+len(c.Cc)+len(c.Bcc) == 0 {
 		errs = append(errs, field.Errorf("to", "missing: name a recipient, such as {{ .Payload.email }}"))
 	}
-	if c.Subject == "" {
+	if c.Subject == "" && !c.hasFolder() {
 		errs = append(errs, field.Errorf("subject", "missing: write one, such as Order {{ .Event.AggregateID }}"))
 	}
-
-	hasText := c.Text != "" || c.TextFile != ""
-	hasHTML := c.HTML != "" || c.HTMLFile != ""
-	if !hasText && !hasHTML {
-		errs = append(errs, field.Errorf("text", "missing: write text, html, text_file or html_file"))
+	if c.Text == "" && c.HTML == "" {
+		errs = append(errs, field.Errorf("text", "missing: write text or html"))
 	}
 
-	if c.Text != "" && c.TextFile != "" {
-		errs = append(errs, field.Errorf("text_file", "text is set too: take one of them out"))
-	}
-	if c.HTML != "" && c.HTMLFile != "" {
-		errs = append(errs, field.Errorf("html_file", "html is set too: take one of them out"))
-	}
+	errs = append(errs, c.files(), c.languages())
 
 	for _, name := range sortedKeys(c.Headers) {
 		if cure := headerName(name); cure != "" {

@@ -3,6 +3,7 @@ package destinations
 import (
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/email"
 )
 
@@ -29,4 +30,6 @@ func (s *emailSettings) Complete(func(key string) bool) {
 }
 
 // Warnings implements config.Warner.
-func (s *emailSettings) Warnings() error { return s.Config.Warnings() }
+func (s *emailSettings) Warnings() error {
+	return s.Config.Warnings(handlers.WithBaseDir(s.traits.baseDir))
+}

@@ -115,7 +115,7 @@ func (e *exam) deliveries(f *Finding, of *Destination, relay *status.Relay) {
 	}
 
 	for _, w := range of.Warnings {
-		report(Warning, "set destinations."+name+"."+field.Path(w)+" of the configuration", "%s.", oneLine(w.Error()))
+		report(Warning, "check destinations."+name+"."+field.Path(w)+" of the configuration", "%s.", oneLine(w.Error()))
 	}
 
 	if trouble, severity := relay.Trouble(name, &e.waits); trouble != "" {

@@ -34,7 +34,7 @@ func deliveryTroubles() map[string]illness {
 		}, "destination mail", Warning, "by ann: it moves.", "notifyd resume mail"},
 		"settings": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Warnings: []error{field.Errorf("helo", "has no dot")}}}
-		}, "destination mail", Warning, " helo: has no dot.", "set destinations.mail.helo of the configuration"},
+		}, "destination mail", Warning, " helo: has no dot.", "check destinations.mail.helo of the configuration"},
 		"refused": {func(p *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "webhook", Check: func(context.Context) error { return nil }, Describe: func() (string, string) { return "the door", "the key" }}}
 			p.Exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (1, 'a', '1', 'deferred')`)

@@ -35,6 +35,7 @@ func NewTemplate(a *command.App) *cobra.Command {
 
 func newTemplateTestCmd(a *command.App) *cobra.Command {
 	var name, path string
+	var open bool
 
 	cmd := &cobra.Command{
 		Use:   "test",
@@ -45,6 +46,10 @@ neither the destination nor the database is contacted.
 FILE is JSON with the columns of outbox_events: event_type and payload, or payload_bytes
 in base64, and optionally id, aggregate_type, aggregate_id, content_type, headers and created_at. A line of the destination
 type "log" will do. - reads standard input.
+
+With --open the HTML of a mail, or its text if it has no HTML, is written to a file in the
+folder for temporary files instead, and the path is printed. If standard output is a
+terminal, the file is also opened, with xdg-open or open. The file stays.
 
 Where the route that leads there has a condition (when), it says on standard error whether
 the event meets it. It exits with 1 if the event could not be sent, as when a template or
@@ -78,6 +83,10 @@ that condition fails.`,
 				cmd.PrintErrln(met)
 			}
 
+			if open {
+				return openPage(cmd, c, name, event)
+			}
+
 			text, err := Preview(c, name, event)
 			if err != nil {
 				return err
@@ -90,6 +99,7 @@ that condition fails.`,
 
 	command.AddDestination(cmd, &name)
 	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
+	cmd.Flags().BoolVar(&open, "open", false, "write the HTML of a mail to a file, and show it in a browser")
 
 	return cmd
 }
@@ -119,24 +129,17 @@ func conditions(c *config.Config, name string, e *delivery.Event) (string, error
 
 // Preview opens the destination, which makes no connection, and asks it.
 func Preview(c *config.Config, name string, e *delivery.Event) (text string, err error) {
-	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
-	if i < 0 {
-		return "", command.UsageErrorf("there is no destination %q: the configuration has %s",
-			name, strings.Join(command.NamesOf(c), ", "))
-	}
-
-	h, err := destinations.Open(c.Destinations[i], slog.New(slog.DiscardHandler))
+	kind, h, err := openDestination(c, name)
 	if err != nil {
 		return "", err
 	}
-
 	if closer, ok := h.(io.Closer); ok {
 		defer func() { err = errors.Join(err, closer.Close()) }()
 	}
 
 	p, ok := delivery.As[delivery.Previewer](h)
 	if !ok {
-		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
+		return "", fmt.Errorf("the destination type %q cannot show what it would send", kind)
 	}
 
 	if wrong := safecall.Call("Preview", func() { text, err = p.Preview(e) }); wrong != nil {
@@ -144,6 +147,17 @@ func Preview(c *config.Config, name string, e *delivery.Event) (text string, err
 	}
 
 	return text, err
+}
+
+// openDestination opens a destination, and returns its type. The caller closes the handler, if it is an io.Closer.
+func openDestination(c *config.Config, name string) (kind string, h delivery.Handler, err error) {
+	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
+	if i < 0 {
+		return "", nil, command.UsageErrorf("there is no destination %q: the configuration has %s",
+			name, strings.Join(command.NamesOf(c), ", "))
+	}
+	h, err = destinations.Open(c.Destinations[i], slog.New(slog.DiscardHandler))
+	return c.Destinations[i].Type, h, err
 }
 
 // EventFile is the form of an event in a file.
