@@ -139,6 +139,43 @@ func TestHungDelivery(t *testing.T) {
 	}
 }
 
+// TestOutcomeAfterOutage: the outcome of a reload during an outage of the database is stored when the database answers again.
+func TestOutcomeAfterOutage(t *testing.T) {
+	t.Parallel()
+	url, _ := outbox(t)
+	proxy, through := testenv.NewProxy(t, url)
+	text := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+
+		"outboxes: {list: [{name: one}]}\n", through)
+	path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), text)
+	s := supervise(t, path, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }))
+	s.log.await(t, "relay started")
+	isDown := func() bool { return s.member("one").relay().Health().DatabaseDown }
+	stored := func(what, condition string) {
+		t.Helper()
+		pool := testdb.Pool(t, url)
+		testenv.Await(t, what, func() bool {
+			return testdb.One[bool](t, pool, `SELECT count(*) = 1 FROM outbox_relays WHERE `+condition)
+		})
+	}
+	stored("the row of the relay", "refused IS NULL")
+
+	proxy.Cut()
+	testenv.Await(t, "the outage", isDown)
+	testenv.WriteFile(t, path, "version: 2\n")
+	s.reloads <- struct{}{}
+	s.log.await(t, "configuration refused")
+	if !isDown() {
+		t.Error("the database answers although the network is cut")
+	}
+	proxy.Restore()
+	stored("the refusal", "refused LIKE '%version%'")
+
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNotReadyBeforeTheQuery: a daemon that has not listed its outboxes yet is not ready.
 func TestNotReadyBeforeTheQuery(t *testing.T) {
 	t.Parallel()
