@@ -91,7 +91,7 @@ func TestConsolePage(t *testing.T) {
 			s.stop()
 		}},
 		`notifyd console --database-url "$DATABASE_URL"`: {
-			as: "%s >address 2>console.log & until grep /console/ address; do sleep 0.05; done; curl -sf -o page $(cat address); kill $!; wait $!",
+			as: "%s >address 2>console.log & until grep -s /console/ address; do sleep 0.05; done; curl -sf -o page $(cat address); kill $!; wait $!",
 			after: func(string) {
 				s.command(step{text: "cat page"}, act{says: `(?s)<title>.*No relay serves this console`})
 			},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/systemd"
+	"github.com/notifyd/notifyd/internal/admin"
 	pace "github.com/notifyd/notifyd/internal/login"
 	"github.com/notifyd/notifyd/internal/store"
 )
@@ -462,16 +463,20 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 }
 
 // mustReplace reports whether a reload builds another relay for a member whose configuration is c, nil if the outbox is
-// gone. A member without a relay that works builds the next one when it starts.
+// gone. A member whose relay does not work builds the next one when it starts. A relay that begins works.
 func (s *supervisor) mustReplace(m *member, c *config.Config) bool {
 	switch {
 	case c == nil, m.failure() != nil:
 		return false
 	case !s.many:
 		return true
-	default:
-		return !config.SameWork(m.config, c) && m.health() == nil
+	case config.SameWork(m.config, c):
+		return false
 	}
+
+	err := m.health()
+	begins := errors.Is(err, admin.ErrNotReady) && m.relay() != nil
+	return err == nil || begins
 }
 
 // build builds the generation of an outbox.

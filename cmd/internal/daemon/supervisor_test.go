@@ -13,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
 	"github.com/notifyd/notifyd/cmd/internal/systemd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
@@ -170,6 +173,33 @@ func TestOutcomeAfterOutage(t *testing.T) {
 	proxy.Restore()
 	stored("the refusal", "refused LIKE '%version%'")
 
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWrongFileWhileRelayBegins: a reload checks the file for a relay that has begun and is not ready yet.
+func TestWrongFileWhileRelayBegins(t *testing.T) {
+	t.Parallel()
+	url, _ := outbox(t)
+	tx := testdb.Begin(t, testdb.Pool(t, url), pgx.TxOptions{})
+	testdb.Exec(t, tx, `LOCK TABLE outbox_events`) // no claim ends
+	const text = "version: 1\ndatabase: {url: '%s'}\ndestinations: {audit: {type: log%s}}\nroutes: [{match: '*', to: audit}]\n" +
+		"outboxes: {list: [{name: one}]}\n"
+	path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), fmt.Sprintf(text, url, ""))
+	s := supervise(t, path, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }))
+	s.log.await(t, "relay started")
+	if err := s.member("one").health(); !errors.Is(err, admin.ErrNotReady) {
+		t.Fatalf("the relay is %v, want that it is not ready", err)
+	}
+
+	testenv.WriteFile(t, path, fmt.Sprintf(text, url, ", order: total"))
+	s.reloads <- struct{}{}
+	s.log.await(t, "configuration refused")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	s.stop()
 	if err := <-s.ended; err != nil {
 		t.Error(err)
