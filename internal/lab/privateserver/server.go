@@ -22,8 +22,8 @@ const (
 	// memoryDir is where Linux has a file system in memory. Containers have one of 64 MB there.
 	memoryDir = "/dev/shm"
 	// enoughMemory is the room there, in bytes, with which a server starts in memory. PostgreSQL writes at most 1 GB of
-	// log between two checkpoints.
-	enoughMemory = 4 << 30
+	// log between two checkpoints. All servers of a run of all tests take 0.5 GB together.
+	enoughMemory = 2 << 30
 )
 
 var (
