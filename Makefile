@@ -58,11 +58,12 @@ setup: ## install what the tests need, where it is missing
 setup-all: ## install what all tests need, where it is missing
 	./scripts/setup all
 
-# One package gets PostgreSQL; what else it needs, "make setup" installs. With -short, testenv.Long skips.
+# One package gets PostgreSQL; what else it needs, "make setup" installs. With -short, testenv.Long skips. "make lint" vets.
+# Many packages wait for servers most of the time, so more of them run at once than there are cores.
 .PHONY: test
 test: $(GOTESTSUM) ## test each promise and command (PKG=./sql: one package)
 	./scripts/setup $(if $(filter ./...,$(PKG)),,base)
-	./scripts/test -short -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
+	./scripts/test -short -vet=off -p $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
 	$(if $(filter ./...,$(PKG)),$(MAKE) test-outside RACE=)
 
 .PHONY: test-race

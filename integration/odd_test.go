@@ -5,11 +5,13 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 // TestIDsThatWritersChose: the identity column takes explicit ids.
 func TestIDsThatWritersChose(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	e, h := newEnv(t), newRecorder(t)
 	e.exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (-9223372036854775807, 'n', '1'), (-1, 'n', '1'), (0, 'n', '1'), (9223372036854775807, 'n', '1')`)
 	e.relay(handleAll(t, h, delivery.Lane{}), notifyd.Config{PollingOnly: true})

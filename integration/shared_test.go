@@ -118,6 +118,7 @@ func TestSharedModes(t *testing.T) {
 // closes the connection.
 func TestSharedLeaves(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	s := share(t, streams(4)...)
 	left, others := s.schemas[:2], s.schemas[2:]
 	for _, schema := range left { // the connection was opened as one of them

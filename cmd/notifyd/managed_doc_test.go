@@ -22,7 +22,8 @@ const managedPage = root + "docs/managed-postgresql.md"
 var managedURL = regexp.MustCompile(`postgres://\S+`)
 
 // TestManagedPage delivers an event with each configuration of docs/managed-postgresql.md, and with each command, also those in
-// the examples for schedulers.
+// the examples for schedulers. The page has no sequence to follow: each configuration is for another service, and each
+// command for another scheduler.
 func TestManagedPage(t *testing.T) {
 	t.Parallel()
 	ran, commands := 0, 0

@@ -343,7 +343,7 @@ func TestOutboxesReloadCommand(t *testing.T) {
 	reload := func(code int, want string) {
 		t.Helper()
 		if got := invoke(t, "reload", "-c", path); got.code != code || !strings.Contains(got.stdout, process+want) {
-			t.Errorf("want %d, %q, got %+v", code, want, got)
+			t.Errorf("want %d, %q, got %+v; the relays:\n%s", code, want, got, p.stderr.text())
 		}
 	}
 	reload(command.ExitOK, "has taken the new configuration")

@@ -59,58 +59,44 @@ func countConnections(t *testing.T, url, page, heading string, names int) {
 	s.stop()
 }
 
-// TestConsolePage runs relays with the configurations of docs/console.md, and opens
-// what it links to.
+// TestConsolePage runs docs/console.md: a relay with each configuration, and the command.
 func TestConsolePage(t *testing.T) {
 	t.Parallel()
 	testenv.Program(t, "curl")
-	page := testenv.ReadFile(t, root+"docs/console.md")
-	link := regexp.MustCompile(`<(http://127[^>]*/console/)>`).FindStringSubmatch(page)[1]
-	token := strings.Repeat("swordfish", 4)
-	var configs, commands []string
-	for _, st := range steps(page) {
-		if st.language == "sh" && !isUntested(st.line()) {
-			commands = append(commands, st.text)
-		}
-		if st.language == "yaml" {
-			configs = append(configs, "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+st.text)
-		}
-	}
-	if len(configs) != 4 {
-		t.Fatalf("%d configurations", len(configs))
-	}
+	const token = "swordfishswordfish"
 	s := newStage(t, database(t))
-	s.relay(configs[0])
-	s.command(step{text: "curl -sf " + link}, act{says: `(?s)<title>.*audit`})
-	s.stop()
-
-	s = newStage(t, database(t))
-	s.own = strings.NewReplacer("0.0.0.0:9470", s.address, link, strings.Replace(strings.Replace(link, "http:", "https:", 1), "127.0.0.1:9470", s.address, 1))
+	s.own = strings.NewReplacer("0.0.0.0:9470", s.address, "127.0.0.1:9470", s.address)
 	cert, key := selfSigned(t)
 	s.write("tls/tls.crt", cert)
 	s.write("tls/tls.key", key)
 	s.run("export ADMIN_TOKEN=" + token + " VIEWER_TOKEN=viewer-" + token)
-	s.relay(configs[1])
-	s.command(step{text: "curl -skL " + link}, act{says: `(?i)<input[^>]*type="password"`})
-	s.command(step{text: "curl -skL -c cookies -b cookies -d token=viewer-" + token + " " + link + "login"}, act{says: `(?s)<span class="badge">read-only</span>.*audit`})
-	s.stop()
 
-	s = newStage(t, database(t))
-	s.run("export ADMIN_TOKEN=" + token)
-	s.relay(configs[2])
-	s.command(step{text: "curl -sL " + link}, act{says: `action="/ops/console/login"`})
-	s.stop()
-
-	s = newStage(t, database(t))
-	s.relay(configs[3])
-	s.command(step{text: "curl -sf -H 'X-Forwarded-User: ann' " + link}, act{says: `(?s)>ann<.*audit`})
-	s.stop()
-
-	if len(commands) != 1 {
-		t.Fatalf("%d commands", len(commands))
+	serve := func(st step) {
+		st.text = "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n" + st.text
+		s.serve(st)
 	}
-	const visit = "%s >address & until grep -q /console/ address; do sleep 0.05; done; curl -sf $(cat address); kill $!; wait $!"
-	s.command(step{text: commands[0]}, act{as: visit, says: `(?s)<title>.*No relay serves this console`})
+	shows := func(curl, says string) {
+		s.command(step{text: "curl " + curl}, act{says: says})
+	}
+	const link = "127.0.0.1:9470/console/"
+	s.follow("docs/console.md", map[string]act{
+		"yaml 1": {run: serve, after: func(string) { shows("-sf http://"+link, `(?s)<title>.*audit`) }},
+		"yaml 2": {run: serve, after: func(string) {
+			shows("-skL https://"+link, `(?i)<input[^>]*type="password"`)
+			shows("-skL -c cookies -b cookies -d token=viewer-"+token+" https://"+link+"login", `(?s)<span class="badge">read-only</span>.*audit`)
+		}},
+		"yaml 3": {run: serve, after: func(string) { shows("-sL http://"+link, `action="/ops/console/login"`) }},
+		"yaml 4": {run: serve, after: func(string) {
+			shows("-sf -H 'X-Forwarded-User: ann' http://"+link, `(?s)>ann<.*audit`)
+			s.stop()
+		}},
+		`notifyd console --database-url "$DATABASE_URL"`: {
+			as: "%s >address 2>console.log & until grep -s /console/ address; do sleep 0.05; done; curl -sf -o page $(cat address); kill $!; wait $!",
+			after: func(string) {
+				s.command(step{text: "cat page"}, act{says: `(?s)<title>.*No relay serves this console`})
+			},
+		},
+	})
 }
 
 // TestMistakesPage makes the mistakes that docs/configuration.md shows the messages of.

@@ -226,7 +226,8 @@ func changing(text string) string {
 	return text
 }
 
-// TestStatusAndDoctorPage: the output on the page is what the commands print.
+// TestStatusAndDoctorPage: the output on the page is what the commands print, with its columns and ages. A run of the page
+// would compare neither, because ages differ where nobody has made the shop.
 func TestStatusAndDoctorPage(t *testing.T) {
 	t.Parallel()
 	page := testenv.ReadFile(t, root+"docs/status-and-doctor.md")
@@ -242,7 +243,7 @@ func TestStatusAndDoctorPage(t *testing.T) {
 		if bare, of := strings.CutSuffix(line, " -c stream.yaml"); of {
 			args = slices.Concat(strings.Fields(bare)[1:], []string{"-c", streaming})
 		}
-		if got := changing(invoke(t, args...).stdout); !alike(st.shown, got) {
+		if got := changing(invoke(t, args...).stdout); strings.TrimSpace(st.shown) != strings.TrimSpace(got) {
 			t.Errorf("%s prints\n%s\nthe page says\n%s", line, got, st.shown)
 		}
 	}

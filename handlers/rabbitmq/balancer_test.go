@@ -22,6 +22,8 @@ type pair struct {
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
+	testenv.Long(t)
+
 	p := &pair{t: t}
 	for i := range p.brokers {
 		p.brokers[i] = testenv.OwnRabbitMQ(t, rabbitserver.Config{})

@@ -115,9 +115,11 @@ func ids(all []amqp.Delivery) []int64 {
 	return out
 }
 
-// own starts a broker for this test alone.
+// own starts a broker for this test alone. A start takes seconds: a short run has it for the suite only.
 func own(t *testing.T, cfg rabbitserver.Config) (*rabbitserver.Server, broker) {
 	t.Helper()
+	testenv.Long(t)
+
 	s := testenv.OwnRabbitMQ(t, cfg)
 	return s, broker{t, s.URL("")}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/lab/privateserver/rabbitserver"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
 
 const (
@@ -24,7 +25,8 @@ const (
 // TestSuite runs the properties that every destination has.
 func TestSuite(t *testing.T) {
 	t.Parallel()
-	s, b := own(t, rabbitserver.Config{Settings: map[string]string{"max_message_size": "20000"}})
+	s := testenv.OwnRabbitMQ(t, rabbitserver.Config{Settings: map[string]string{"max_message_size": "20000"}})
+	b := broker{t, s.URL("")}
 	for _, args := range [][]string{{"add_user", appUser, appPassword}, {"set_permissions", appUser, ".*", "^(?!secret).*", ".*"}} {
 		if _, err := s.Ctl(t.Context(), args...); err != nil {
 			t.Fatal(err)

@@ -32,7 +32,7 @@ const (
 	// usualCount is the number of configurations of a normal run. Thousands find more: NOTIFYD_INTERPLAY_COUNT.
 	usualCount = 200
 	// shortCount is the number of configurations with -short.
-	shortCount = 20
+	shortCount = 10
 	// usualSeed is the first seed of a normal run.
 	usualSeed = 9000
 	// atOnce is how many configurations are played at the same time.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/deliveries"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/sleep"
 )
 
@@ -325,6 +326,7 @@ func (m *model) compare() {
 
 func TestModelHard(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		if broken := run(t, drawHard(rt)); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
@@ -334,6 +336,7 @@ func TestModelHard(t *testing.T) {
 
 func TestModelDense(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		if broken := run(t, drawDense(rt)); len(broken) > 0 {
 			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))

@@ -49,12 +49,18 @@ func newSearching(t *testing.T) *searching {
 	return &searching{l, session.Direct(l.Relay()), newShard(e, d.StreamLanes()[0], p)}
 }
 
-// insert inserts due rows, of events 1 to the number of ages.
-func (s *searching) insert(ages ...string) {
+// now returns the time of the server. A search that begins later ends with its cursor after it.
+func (s *searching) now() time.Time {
+	s.Helper()
+	return testdb.One[time.Time](s.DB, s.Conn, `SELECT now()`)
+}
+
+// insert inserts rows that are due at ages before a time, of events 1 to the number of ages.
+func (s *searching) insert(from time.Time, ages ...string) {
 	s.Helper()
 	for i, age := range ages {
 		s.Exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
-			VALUES ($1, 'x', 'a', 'retry', CASE $2 WHEN 'infinity' THEN '-infinity' ELSE now() - $2::interval END)`, i+1, age)
+			VALUES ($1, 'x', 'a', 'retry', CASE $2 WHEN 'infinity' THEN '-infinity' ELSE $3::timestamptz - $2::interval END)`, i+1, age, from)
 	}
 }
 
@@ -78,10 +84,11 @@ func (s *searching) search() (found []int64) {
 	return slices.Compact(found)
 }
 
-// divide has a full search continue in spans, as after a time-out.
+// divide begins a full search that continues in spans, as after a time-out. It replaces the search before, which was slow
+// and has divided the next one on a busy machine.
 func divide(t *testing.T, due *deliveries.DueSearch) {
 	t.Helper()
-	*due = deliveries.NewDueSearch() // a slow search before may have divided the next one
+	*due = deliveries.NewDueSearch()
 	due.Next(time.Now())
 	if !due.Canceled() {
 		t.Fatal("the search is not divided")
@@ -96,12 +103,13 @@ func TestFullSearchFindsLateRows(t *testing.T) {
 		t.Run(fmt.Sprintf("divided %t", divided), func(t *testing.T) {
 			t.Parallel()
 			s := newSearching(t)
+			began := s.now()
 			if found := s.search(); len(found) > 0 {
 				t.Fatalf("found %v", found)
 			}
 			due := &s.sh.stored.due
 			due.FullAt = time.Now().Add(time.Hour)
-			s.insert("100 milliseconds", "1 second", "1 second", "1 second", "1 second", "1 hour", "1 day", "10 years", "60 years", "infinity")
+			s.insert(began, "100 milliseconds", "1 second", "1 second", "1 second", "1 second", "1 hour", "1 day", "10 years", "60 years", "infinity")
 			if found := s.search(); len(found) > 0 {
 				t.Errorf("a search from the cursor found %v", found)
 			}
@@ -125,10 +133,9 @@ func TestFullSearchFindsLateRows(t *testing.T) {
 func TestDueRowGoesBeforeSpans(t *testing.T) {
 	t.Parallel()
 	s := newSearching(t)
-	s.search()
 	due := &s.sh.stored.due
 	divide(t, due)
-	s.insert("-1 hour", "1 hour") // none is after the cursor and due
+	s.insert(s.now(), "-1 hour", "1 hour") // none is after the cursor and due
 	if more, err := s.sh.stored.endSearch(t.Context(), s.conn); !more || err != nil {
 		t.Fatalf("more %t: %v", more, err)
 	}

@@ -32,6 +32,9 @@ func TestReaderLosesNothing(t *testing.T) {
 	for _, kind := range []string{"plain", "partitioned"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
+			if kind == "partitioned" {
+				testenv.Long(t)
+			}
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			newPropRun(t, kind == "partitioned", seed).run()

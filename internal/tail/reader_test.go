@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/idset"
+	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 	"github.com/notifyd/notifyd/internal/pgschema"
 	"github.com/notifyd/notifyd/internal/session"
@@ -422,6 +423,9 @@ func TestPlans(t *testing.T) {
 		for fill, sql := range fills() {
 			t.Run(fmt.Sprintf("partitioned=%v/%s", partitioned, fill), func(t *testing.T) {
 				t.Parallel()
+				if partitioned {
+					testenv.Long(t)
+				}
 				l := newLog(t)
 				if partitioned {
 					if err := outboxsql.Partition(t.Context(), l.Conn, "public", outboxsql.PartitionOptions{}); err != nil {

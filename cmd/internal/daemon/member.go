@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/sleep"
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 const (
@@ -37,9 +38,10 @@ type member struct {
 	alerting *sync.WaitGroup // alerters of relays that have ended: their last alerts delay no delivery
 
 	// For the goroutine that starts and stops it.
-	config *config.Config // nil before the first start
-	stop   context.CancelFunc
-	over   chan struct{} // closed once it has ended
+	config  *config.Config // nil before the first start
+	stop    context.CancelFunc
+	over    chan struct{} // closed once it has ended
+	outcome *string       // of the last reload: why it was refused, or "". Nil once it is stored.
 
 	mu       sync.Mutex // guards the fields below
 	live     *live      // nil before the first relay
@@ -271,14 +273,25 @@ func (m *member) lost() error {
 	return nil
 }
 
-// note writes down for "notifyd reload" why a file was refused, or with "" that it was taken, if the database
-// answers.
-func (m *member) note(ctx context.Context, why string) {
+// note stores for "notifyd reload" the outcome of a reload, if there is one that is not stored. It does nothing while the
+// database does not answer.
+func (m *member) note(ctx context.Context) {
 	live := m.relay()
-	if live == nil || live.Health().DatabaseDown {
+	switch {
+	case m.outcome == nil:
+		return
+	case live == nil:
+		m.outcome = nil
+		return
+	case live.Health().DatabaseDown:
 		return
 	}
-	if err := live.Relay().ReloadRefused(ctx, why); err != nil {
+
+	err := live.Relay().ReloadRefused(ctx, *m.outcome)
+	if err != nil {
 		m.log.DebugContext(ctx, "reload outcome not stored", "err", err)
+	}
+	if err == nil || !store.IsDown(err) {
+		m.outcome = nil
 	}
 }

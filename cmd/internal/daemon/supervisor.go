@@ -17,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/systemd"
+	"github.com/notifyd/notifyd/internal/admin"
 	pace "github.com/notifyd/notifyd/internal/login"
 	"github.com/notifyd/notifyd/internal/store"
 )
@@ -59,8 +60,12 @@ type supervisor struct {
 	wrong   error // rows of the query that describe no outbox, or why it failed
 }
 
-// scrapesAtOnce bounds the connections that a scrape, or a reload, opens at the same time.
-const scrapesAtOnce = 4
+const (
+	// scrapesAtOnce bounds the connections that a scrape, or a reload, opens at the same time.
+	scrapesAtOnce = 4
+	// noteEvery is the time between two attempts to store the outcome of a reload.
+	noteEvery = time.Second
+)
 
 func newSupervisor(
 	c *config.Config, from origin, load func() (*config.Config, error), out io.Writer,
@@ -148,6 +153,11 @@ func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 			due = time.After(s.untilLook())
 		}
 
+		var again <-chan time.Time // while a database does not answer
+		if slices.ContainsFunc(s.all(), func(m *member) bool { return m.outcome != nil }) {
+			again = time.After(noteEvery)
+		}
+
 		select {
 		case <-ctx.Done():
 		case <-s.ended:
@@ -155,6 +165,8 @@ func (s *supervisor) watch(ctx context.Context, reloads <-chan struct{}) error {
 			s.reload(ctx)
 		case <-due:
 			s.look(ctx)
+		case <-again:
+			s.note(ctx)
 		}
 	}
 
@@ -359,11 +371,13 @@ func (s *supervisor) reload(ctx context.Context) {
 	}
 
 	s.tell(ctx, func() error { return s.sd.Ready(ctx, "delivering") })
-	s.each(func(m *member) { // those that were not touched
-		if r.next[m.name] == nil {
-			m.note(ctx, "")
+	for _, m := range s.all() {
+		m.outcome = nil
+		if r.next[m.name] == nil { // its relay is not new
+			m.outcome = new(string)
 		}
-	})
+	}
+	s.note(ctx)
 }
 
 // refuse reports that the reload failed. The previous configuration stays in force.
@@ -373,7 +387,17 @@ func (s *supervisor) refuse(ctx context.Context, err error) {
 	s.tell(ctx, func() error {
 		return s.sd.Ready(ctx, "delivering with the previous configuration, because the reload failed: see the log")
 	})
-	s.each(func(m *member) { m.note(ctx, cli.OneLine(err)) }) // last: it may take a while
+
+	why := cli.OneLine(err)
+	for _, m := range s.all() {
+		m.outcome = &why
+	}
+	s.note(ctx) // last: it may take a while
+}
+
+// note stores the outcome of the last reload with the relays that do not have it yet.
+func (s *supervisor) note(ctx context.Context) {
+	s.each(func(m *member) { m.note(ctx) })
 }
 
 // reloaded is the result of reading the file again: its outboxes, and the generations to start.
@@ -439,16 +463,20 @@ func (s *supervisor) prepare(ctx context.Context) (r *reloaded, err error) {
 }
 
 // mustReplace reports whether a reload builds another relay for a member whose configuration is c, nil if the outbox is
-// gone. A member without a relay that works builds the next one when it starts.
+// gone. A member whose relay does not work builds the next one when it starts. A relay that begins works.
 func (s *supervisor) mustReplace(m *member, c *config.Config) bool {
 	switch {
 	case c == nil, m.failure() != nil:
 		return false
 	case !s.many:
 		return true
-	default:
-		return !config.SameWork(m.config, c) && m.health() == nil
+	case config.SameWork(m.config, c):
+		return false
 	}
+
+	err := m.health()
+	begins := errors.Is(err, admin.ErrNotReady) && m.relay() != nil
+	return err == nil || begins
 }
 
 // build builds the generation of an outbox.

@@ -13,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
 	"github.com/notifyd/notifyd/cmd/internal/systemd"
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/lab/testenv/testdb"
 )
@@ -136,6 +139,70 @@ func TestHungDelivery(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOutcomeAfterOutage: the outcome of a reload during an outage of the database is stored when the database answers again.
+func TestOutcomeAfterOutage(t *testing.T) {
+	t.Parallel()
+	url, _ := outbox(t)
+	proxy, through := testenv.NewProxy(t, url)
+	text := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+
+		"outboxes: {list: [{name: one}]}\n", through)
+	path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), text)
+	s := supervise(t, path, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }))
+	s.log.await(t, "relay started")
+	isDown := func() bool { return s.member("one").relay().Health().DatabaseDown }
+	stored := func(what, condition string) {
+		t.Helper()
+		pool := testdb.Pool(t, url)
+		testenv.Await(t, what, func() bool {
+			return testdb.One[bool](t, pool, `SELECT count(*) = 1 FROM outbox_relays WHERE `+condition)
+		})
+	}
+	stored("the row of the relay", "refused IS NULL")
+
+	proxy.Cut()
+	testenv.Await(t, "the outage", isDown)
+	testenv.WriteFile(t, path, "version: 2\n")
+	s.reloads <- struct{}{}
+	s.log.await(t, "configuration refused")
+	if !isDown() {
+		t.Error("the database answers although the network is cut")
+	}
+	proxy.Restore()
+	stored("the refusal", "refused LIKE '%version%'")
+
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWrongFileWhileRelayBegins: a reload checks the file for a relay that has begun and is not ready yet.
+func TestWrongFileWhileRelayBegins(t *testing.T) {
+	t.Parallel()
+	url, _ := outbox(t)
+	tx := testdb.Begin(t, testdb.Pool(t, url), pgx.TxOptions{})
+	testdb.Exec(t, tx, `LOCK TABLE outbox_events`) // no claim ends
+	const text = "version: 1\ndatabase: {url: '%s'}\ndestinations: {audit: {type: log%s}}\nroutes: [{match: '*', to: audit}]\n" +
+		"outboxes: {list: [{name: one}]}\n"
+	path := testenv.WriteFile(t, filepath.Join(t.TempDir(), "notifyd.yaml"), fmt.Sprintf(text, url, ""))
+	s := supervise(t, path, delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }))
+	s.log.await(t, "relay started")
+	if err := s.member("one").health(); !errors.Is(err, admin.ErrNotReady) {
+		t.Fatalf("the relay is %v, want that it is not ready", err)
+	}
+
+	testenv.WriteFile(t, path, fmt.Sprintf(text, url, ", order: total"))
+	s.reloads <- struct{}{}
+	s.log.await(t, "configuration refused")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
 	}
 }
 

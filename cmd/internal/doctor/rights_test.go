@@ -56,7 +56,14 @@ func TestRights(t *testing.T) {
 	p.grant("public", outboxsql.Roles{Writer: writer, Relay: relay})
 	rights := func(as Connect) []Finding {
 		t.Helper()
-		return p.examine(func(o *Options) { o.Connect = as }).of("rights")
+		conn, err := as(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeConn(t.Context(), conn)
+
+		e := &exam{Options: Options{Connect: as, Schema: "public"}, conn: conn}
+		return e.one(t.Context(), check{"rights", checkRights, false})
 	}
 	well := func(when string) {
 		t.Helper()

@@ -18,6 +18,14 @@ import (
 // portTries bounds how often Start picks other ports after another program has taken one.
 const portTries = 5
 
+const (
+	// memoryDir is where Linux has a file system in memory. Containers have one of 64 MB there.
+	memoryDir = "/dev/shm"
+	// enoughMemory is the room there, in bytes, with which a server starts in memory. PostgreSQL writes at most 1 GB of
+	// log between two checkpoints. All servers of a run of all tests take 0.5 GB together.
+	enoughMemory = 2 << 30
+)
+
 var (
 	// ErrNotFound reports that the programs of a server are not installed. The error that wraps it names the cure.
 	ErrNotFound = errors.New("not installed")
@@ -42,6 +50,9 @@ type Program struct {
 	// Dir is where the server keeps its data and its log; [Server.Stop] removes
 	// it. It must be empty or not exist. "" is a new directory below [os.TempDir].
 	Dir string
+	// InMemory makes "" a directory in memory where the machine has such a file system with enough room. It is for a
+	// server that creates many files and flushes none.
+	InMemory bool
 	// Port is the TCP port on 127.0.0.1; 0 is a free one.
 	Port int
 	// MorePorts are set to free ports before Create runs.
@@ -96,7 +107,7 @@ func Start(ctx context.Context, program Program) (*Server, error) {
 }
 
 func startOnce(ctx context.Context, program Program) (*Server, error) {
-	dir, err := makeTop(program.Dir, program.Account)
+	dir, err := makeTop(program)
 	if err != nil {
 		return nil, fmt.Errorf("directory for %s: %w", program.Name, err)
 	}
@@ -140,17 +151,17 @@ func (s *Server) create(ctx context.Context) error {
 }
 
 // makeTop creates the server's directory.
-func makeTop(dir string, account Account) (string, error) {
-	if dir == "" {
-		return makeTemp(account)
+func makeTop(program Program) (string, error) {
+	if program.Dir == "" {
+		return makeTemp(program)
 	}
 
-	dir, err := filepath.Abs(dir)
+	dir, err := filepath.Abs(program.Dir)
 	if err != nil {
 		return "", err
 	}
 
-	if err := os.MkdirAll(dir, account.topMode()); err != nil {
+	if err := os.MkdirAll(dir, program.Account.topMode()); err != nil {
 		return "", err
 	}
 
@@ -162,23 +173,35 @@ func makeTop(dir string, account Account) (string, error) {
 		return "", fmt.Errorf("%s is not empty", dir)
 	}
 
-	if err := account.CanEnter(dir); err != nil {
+	if err := program.Account.CanEnter(dir); err != nil {
 		return "", errors.Join(err, os.Remove(dir))
 	}
 	return dir, nil
 }
 
 // makeTemp creates a directory that the account can enter.
-func makeTemp(account Account) (string, error) {
-	base := os.TempDir()
-	if account.CanEnter(base) != nil {
-		base = "/tmp" // root's own TMPDIR is often closed to others
+func makeTemp(program Program) (string, error) {
+	room := uint64(0)
+	if program.InMemory {
+		room = memoryRoom()
 	}
-	dir, err := os.MkdirTemp(base, "notifyd-srv-")
+
+	dir, err := os.MkdirTemp(tempBase(program.Account, room), "notifyd-srv-")
 	if err != nil {
 		return "", err
 	}
-	return dir, os.Chmod(dir, account.topMode())
+	return dir, os.Chmod(dir, program.Account.topMode())
+}
+
+// tempBase returns the directory for the directories of servers, with room for that many bytes in memory.
+func tempBase(account Account, room uint64) string {
+	if room >= enoughMemory && account.CanEnter(memoryDir) == nil {
+		return memoryDir
+	}
+	if base := os.TempDir(); account.CanEnter(base) == nil {
+		return base
+	}
+	return "/tmp" // root's own TMPDIR is often closed to others
 }
 
 // MakeDir creates a directory below [Server.Dir] that belongs to the account.

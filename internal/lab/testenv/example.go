@@ -13,7 +13,7 @@ func ExampleDatabase(ctx context.Context) (url string) {
 		panic(fmt.Errorf("the examples need PostgreSQL (make setup installs it): %w", err))
 	}
 	name := databaseName("example")
-	if err := administer(ctx, server, "CREATE DATABASE "+name); err != nil {
+	if err := postgres.administer(ctx, "CREATE DATABASE "+name); err != nil {
 		panic(fmt.Errorf("create the database of an example: %w", err))
 	}
 	return server.URL(name)

@@ -48,9 +48,14 @@ func helper(ctx context.Context, binDir string) error {
 	return s.Stop(ctx)
 }
 
-// requirePrograms returns the directory of the PostgreSQL to test with.
+// requirePrograms returns the directory of the PostgreSQL to test with. In a short run the tests that use servers are
+// proof enough.
 func requirePrograms(t *testing.T) string {
 	t.Helper()
+	if testing.Short() && os.Getenv("NOTIFYD_TEST_REQUIRE") != "all" {
+		t.Skip("long: make test-all runs it")
+	}
+
 	binDir, err := Find(t.Context())
 	switch {
 	case err == nil:

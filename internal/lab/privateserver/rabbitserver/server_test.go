@@ -152,6 +152,7 @@ func TestURL(t *testing.T) {
 
 func TestStartQuotesTheNode(t *testing.T) {
 	t.Parallel()
+	long(t)
 	if _, err := find(); err != nil && os.Getenv("NOTIFYD_TEST_REQUIRE") == "" {
 		t.Skip(err)
 	}
