@@ -39,9 +39,9 @@ const (
 //
 // The value comes last, so that a pipeline reads from left to right:
 // {{ .Payload.name | trim | upper }}.
-func funcs(k Kind) map[string]any {
+func funcs(k Kind, r rule) map[string]any {
 	all := map[string]any{
-		presentFunc: present(k.rule()),
+		presentFunc: present(r),
 		"json":      toJSON,
 		"get":       get,
 		"default":   defaultTo,
@@ -74,7 +74,7 @@ func funcs(k Kind) map[string]any {
 
 // FuncNames returns the names of the functions of this package, sorted, without those of text/template.
 func FuncNames() []string {
-	names := slices.Sorted(maps.Keys(funcs(Text)))
+	names := slices.Sorted(maps.Keys(funcs(Text, Text.rule())))
 	return slices.DeleteFunc(names, func(n string) bool {
 		return n == presentFunc || strings.HasPrefix(n, "print")
 	})

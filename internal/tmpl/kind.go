@@ -54,8 +54,6 @@ const (
 	SlackChannel
 	// NATSSubject is a subject. A value is one of its tokens, or a part of one.
 	NATSSubject
-	// AMQPName is a routing key or an exchange. A value is one word, or a part of one.
-	AMQPName
 	// KafkaTopic is a topic. A value has no dot, by which topics are grouped.
 	KafkaTopic
 	// RegistrySubject is a subject of a schema registry.
@@ -66,17 +64,31 @@ const (
 	EventSource
 )
 
+// Levels is the kind of a name with levels, such as a topic, that a destination describes itself. It has the characters that a
+// value must not have: those that begin another level, and those that stand for several.
+type Levels string
+
+// Parse is [Kind.Parse] for such a name.
+func (l Levels) Parse(name, text string) (*Template, error) {
+	return parseText(Checked, rule{refused: string(l), cure: oneLevel}, name, text)
+}
+
+const oneLevel = "a value must be one level: fix the event, or write the levels into the template"
+
 // Parse parses a template. The name appears in every error: take the setting's path.
 func (k Kind) Parse(name, text string) (*Template, error) {
 	if k == HTML {
 		return parseHTML(name, text)
 	}
+	return parseText(k, k.rule(), name, text)
+}
 
-	if k.rule().segments && strings.Contains(text, mark) {
+func parseText(k Kind, r rule, name, text string) (*Template, error) {
+	if r.segments && strings.Contains(text, mark) {
 		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
 	}
 
-	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k)).Parse(text)
+	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(k, r)).Parse(text)
 	if err != nil {
 		return nil, parseError(name, err)
 	}
@@ -87,7 +99,7 @@ func (k Kind) Parse(name, text string) (*Template, error) {
 	}
 
 	constant := isConstant(t.Tree)
-	if err := prepare(name, trees, k.rule().segments); err != nil {
+	if err := prepare(name, trees, r.segments); err != nil {
 		return nil, err
 	}
 
@@ -95,7 +107,7 @@ func (k Kind) Parse(name, text string) (*Template, error) {
 }
 
 func parseHTML(name, text string) (*Template, error) {
-	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(HTML)).Parse(text)
+	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(HTML, HTML.rule())).Parse(text)
 	if err != nil {
 		return nil, parseError(name, err)
 	}
@@ -136,7 +148,6 @@ type rule struct {
 
 // rule returns the row of a kind. Each template of each destination has one of these kinds.
 func (k Kind) rule() rule {
-	const oneLevel = "a value must be one level: fix the event, or write the levels into the template"
 	switch k {
 	case JSON:
 		return rule{escape: func(v any) (string, error) { return inJSON(v, nil) }}
@@ -163,8 +174,6 @@ func (k Kind) rule() rule {
 
 	case NATSSubject:
 		return rule{refused: ".*>", blanks: true, cure: oneLevel}
-	case AMQPName:
-		return rule{refused: ".*#", cure: oneLevel}
 	case KafkaTopic, EventSource:
 		return rule{refused: ".", blanks: true, cure: oneLevel}
 	case RegistrySubject:
