@@ -13,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/file"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/handlers/kinesis"
+	"github.com/notifyd/notifyd/handlers/mqtt"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/handlers/pubsub"
@@ -54,6 +55,11 @@ func Registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		}, kinesisLane{}),
 
 		"log": func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+
+		"mqtt": typeOf(mqtt.New, traits[mqtt.Config]{
+			baseDir: baseDir, lane: mqtt.DefaultLane(), within: "connect_timeout for each server and ack_timeout together", system: "mqtt",
+			servers: func(c mqtt.Config) []string { return c.Servers },
+		}, mqttLane{}),
 
 		"nats": typeOf(nats.New, traits[nats.Config]{
 			baseDir: baseDir, lane: nats.DefaultLane(), within: "connect_timeout for each server and ack_timeout together", system: "nats",
@@ -140,6 +146,20 @@ type kinesisLane struct {
 
 	// Longest time for one batch, which is sent in requests of up to 500 records;
 	// above `request_timeout`.
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+// mqttLane has the settings of a lane for the type "mqtt".
+type mqttLane struct {
+	// Batches published at the same time. Only 1 keeps the order of an aggregate's
+	// events.
+	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,maximum=100"`
+
+	// Most events published in one batch. Nothing waits for a batch to fill.
+	Batch int `yaml:"batch" jsonschema:"minimum=1,maximum=100000"`
+
+	// Longest time for one batch, whatever happens; above `connect_timeout` for
+	// each server and `ack_timeout` together.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
