@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/eclipse/paho.golang/paho"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -24,6 +26,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/handlers/postgres"
+	"github.com/notifyd/notifyd/internal/lab/privateserver"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
@@ -38,6 +41,7 @@ type everywhere struct {
 	archive                   string // a file
 	inbox                     string // another database, with the table of the type postgres
 	redis, nats               testenv.Place
+	mqtt                      string // the address of a broker, which keeps the last message of a topic
 	mail                      *smtpsink.Sink
 	hooks, slack              *received
 	clouds
@@ -80,6 +84,7 @@ func startEverything(t *testing.T, name string) *everywhere {
 		hooks: receive(t, "{}"), slack: receive(t, `{"ok": true, "ts": "1.2", "channel": "C1"}`),
 	}
 	e.clouds = startClouds(t, name)
+	e.mqtt = testenv.OwnServer(t, "mqtt", privateserver.MQTT("")).Addr()
 	e.pubsubTopic(http.MethodPut, "")
 	testenv.KafkaTopic(t, []string{e.kafka}, name, 1, nil)
 	e.archive = filepath.Join(t.TempDir(), "archive.jsonl")
@@ -156,6 +161,7 @@ destinations:
   pubsub: {type: pubsub, project: shop, topic: $name, endpoint: "$pubsub"}
   redis: {type: redis, url: "$redis", stream: "$stream"}
   nats: {type: nats, servers: "$nats", subject: "$subject.{{ .Event.Type }}"}
+  mqtt: {type: mqtt, servers: "mqtt://$mqtt", topic: "$name/{{ .Event.Type }}", retain: true}
   webhook: {type: webhook, url: "$hooks", signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}
   slack: {type: slack, token: xoxb-swordfish, api_url: "$slack/", channel: C1, text: "Order {{ .Payload.order }}"}
   mail:
@@ -171,13 +177,13 @@ destinations:
   file: {type: file, path: "$archive"}
   log: {type: log}
 routes:
-  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, webhook, slack, mail, postgres, file, log]}
+  - {match: order.*, to: [kafka, rabbitmq, sqs, sns, eventbridge, kinesis, pubsub, redis, nats, mqtt, webhook, slack, mail, postgres, file, log]}
 `
 	return os.Expand(text, func(name string) string {
 		return map[string]string{
 			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue.URL, "sqs": e.sqs, "topic": e.topic, "pubsub": e.pubsub,
 			"bus": e.bus.ARN, "aws": e.aws,
-			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name,
+			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name, "mqtt": e.mqtt,
 			"archive": e.archive, "inbox": e.inbox, "hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
 		}[name]
 	})
@@ -222,6 +228,9 @@ func (e *everywhere) arrived() map[string]string {
 		}
 		return err
 	})
+	retained := e.fromMQTT(ctx)
+	got["mqtt"] = retained.Topic + " " + retained.Properties.User.Get("notifyd-id") + " " + string(retained.Payload)
+	e.traces["mqtt"] = retained.Properties.User.Get("traceparent")
 	m, err := mails(e.T, e.mail, 1)[0].Parse()
 	if err != nil {
 		e.Fatal(err)
@@ -236,6 +245,27 @@ func (e *everywhere) arrived() map[string]string {
 	got["mail"] = m.Subject + " to " + m.To
 	e.traces["mail"] = m.Header.Get("Traceparent")
 	return got
+}
+
+// fromMQTT returns a retained message.
+func (e *everywhere) fromMQTT(ctx context.Context) *paho.Publish {
+	e.Helper()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", e.mqtt)
+	if err != nil {
+		e.Fatal(err)
+	}
+	messages := make(chan *paho.Publish, 1)
+	client := paho.NewClient(paho.ClientConfig{Conn: conn, OnPublishReceived: []func(paho.PublishReceived) (bool, error){
+		func(p paho.PublishReceived) (bool, error) { messages <- p.Packet; return true, nil },
+	}})
+	if _, err := client.Connect(ctx, &paho.Connect{ClientID: "reader", CleanStart: true, KeepAlive: 60}); err != nil {
+		e.Fatal(err)
+	}
+	defer client.Disconnect(&paho.Disconnect{}) //nolint:errcheck // it was only read from
+	if _, err := client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: e.name + "/#"}}}); err != nil {
+		e.Fatal(err)
+	}
+	return testenv.Receive(e, patience, "the retained message", messages)
 }
 
 // fromBrokers adds what has arrived in Kafka and RabbitMQ.
@@ -289,7 +319,7 @@ func TestEveryDestination(t *testing.T) {
 	for name, want := range map[string]string{
 		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "pubsub": "key 7, 5 attributes, " + order, "sns": order,
 		"eventbridge": "1: " + order, "kinesis": `"id":"1"`, "redis": "id 1, " + order,
-		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "postgres": "shop 1 " + order, "file": `"dedupe_id":"1"`, "log": `"event_id":1`,
+		"nats": order, "mqtt": "/order.placed 1 " + order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "postgres": "shop 1 " + order, "file": `"dedupe_id":"1"`, "log": `"event_id":1`,
 	} {
 		if !strings.Contains(got[name], want) {
 			t.Errorf("%s got %q, want %q in it", name, got[name], want)

@@ -53,8 +53,9 @@ func TestTemplateValues(t *testing.T) {
 			if !tested[kind[1]+" "+setting[1]] {
 				t.Errorf("%s of %s is a template without a row in testdata/destinations", setting[1], kind[1])
 			}
-			if !strings.Contains(table, "`"+setting[1]+"`") {
-				t.Errorf("docs/templates.md does not say what %s of %s makes of a value", setting[1], kind[1])
+			own := testenv.ReadFile(t, root+"docs/destinations/"+kind[1]+".md")
+			if row := "| `" + setting[1] + "` |"; !strings.Contains(table, "`"+setting[1]+"`") && !strings.Contains(own, row) {
+				t.Errorf("neither docs/templates.md nor the page has a row for what %s of %s makes of a value", setting[1], kind[1])
 			}
 		}
 	}

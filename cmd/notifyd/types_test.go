@@ -3,15 +3,18 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/notifyd/notifyd/cmd/internal/command"
+	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/cmd/internal/destinations"
 	"github.com/notifyd/notifyd/internal/lab/testenv"
 )
@@ -22,6 +25,8 @@ type typeCase struct {
 	Least string `yaml:"least"`
 	// Headers says where a message shows the headers of an event: "among" those of notifyd, "apart" from them, or "none".
 	Headers string `yaml:"headers"`
+	// Server is the host, and the port or 0, that spans have with the settings Least; "" if they have none.
+	Server string `yaml:"server"`
 	// Forged are headers that an event must not set, beside those of all types.
 	Forged []string `yaml:"forged"`
 	// Every are destinations that together have each setting, with a value that is not the default.
@@ -117,6 +122,28 @@ func TestTypeMistakes(t *testing.T) {
 			if !isRefused || isShown {
 				t.Errorf("%s%s\n%+v\nwant %s", kind, settings, got, m.Want)
 			}
+		}
+	}
+}
+
+// TestServerOfTypes: spans name the server of a destination, where it is one.
+func TestServerOfTypes(t *testing.T) {
+	t.Parallel()
+	env := smallestVars()
+	text := ofEveryType(t, func(string) string { return "" })
+	c, err := config.Parse("notifyd.yaml", []byte(text), destinations.Registry(".", nil, nil), env.lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cases := typeCases(t)
+	for _, d := range c.Destinations {
+		got := ""
+		if host, port := destinations.Server(d.Settings); host != "" {
+			got = net.JoinHostPort(host, strconv.Itoa(port))
+		}
+		if want := cases[d.Type].Server; got != want {
+			t.Errorf("%s: %q, want %q", d.Type, got, want)
 		}
 	}
 }

@@ -23,6 +23,9 @@ const maxPriority = 255
 // maxExpiration is the limit of RabbitMQ's timers, in milliseconds.
 const maxExpiration = 1<<32 - 1
 
+// amqpMarks are the characters that an exchange of the type "topic" interprets.
+const amqpMarks = ".*#"
+
 // templates are the settings that may depend on the event; nil if not set.
 type templates struct{ exchange, routingKey, priority, expiration *tmpl.Template }
 
@@ -31,13 +34,15 @@ func parseTemplates(c Config) (*templates, error) {
 	var ts templates
 	var errs []error
 	for _, s := range []struct {
-		kind       tmpl.Kind
+		kind interface {
+			Parse(name, text string) (*tmpl.Template, error)
+		}
 		name, text string
 		to         **tmpl.Template
 		check      func(string) error
 	}{
-		{tmpl.AMQPName, "exchange", c.Exchange, &ts.exchange, check(name)},
-		{tmpl.AMQPName, "routing_key", c.RoutingKey, &ts.routingKey, check(name)},
+		{tmpl.Levels(amqpMarks), "exchange", c.Exchange, &ts.exchange, check(name)},
+		{tmpl.Levels(amqpMarks), "routing_key", c.RoutingKey, &ts.routingKey, check(name)},
 		{tmpl.Checked, "message_priority", c.MessagePriority, &ts.priority, check(priority)},
 		{tmpl.Checked, "expiration", c.Expiration, &ts.expiration, check(expiration)},
 	} {

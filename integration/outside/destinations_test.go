@@ -68,7 +68,7 @@ func made[H delivery.Handler](config any, lane delivery.Lane) func(h H, err erro
 	}
 }
 
-// destinations makes every built-in destination, with each of its secrets.
+// destinations makes destinations of most types, with each of their secrets. TestConfigs in cmd/internal/destinations has all types.
 func destinations(t *testing.T, url string) map[string]destination {
 	t.Helper()
 	all := make(map[string]destination)
@@ -138,7 +138,7 @@ func example() *delivery.Event {
 	}
 }
 
-// TestDestinations makes every destination from Go, with its secrets, and registers it.
+// TestDestinations makes destinations from Go, with their secrets, and registers them.
 func TestDestinations(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t, "public", outboxsql.ModeQueue)

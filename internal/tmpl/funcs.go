@@ -39,9 +39,9 @@ const (
 //
 // The value comes last, so that a pipeline reads from left to right:
 // {{ .Payload.name | trim | upper }}. With a [Locale], date, money and number write in its manner.
-func funcs(k Kind, now *current) map[string]any {
+func funcs(k Kind, r rule, now *current) map[string]any {
 	all := map[string]any{
-		presentFunc: present(k.rule()),
+		presentFunc: present(r),
 		"json":      toJSON,
 		"get":       Get,
 		"default":   defaultTo,
@@ -75,7 +75,7 @@ func funcs(k Kind, now *current) map[string]any {
 
 // FuncNames returns the names of the functions of this package, sorted, without those of text/template.
 func FuncNames() []string {
-	names := slices.Sorted(maps.Keys(funcs(Text, new(current))))
+	names := slices.Sorted(maps.Keys(funcs(Text, Text.rule(), new(current))))
 	return slices.DeleteFunc(names, func(n string) bool {
 		return n == presentFunc || strings.HasPrefix(n, "print")
 	})

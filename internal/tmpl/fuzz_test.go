@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"net/mail"
 	"net/url"
@@ -19,7 +20,7 @@ import (
 
 // place is a template around a value, and what must be true of each result that is not refused.
 type place struct {
-	kind tmpl.Kind
+	kind parser
 	text string
 	// stays reports whether the value V stayed in its place.
 	stays func(out string) bool
@@ -88,7 +89,7 @@ func places() []place {
 		{tmpl.SlackText, "V", func(out string) bool { return !strings.ContainsAny(out, "<>") }},
 		{tmpl.SlackChannel, "V", func(out string) bool { return !strings.ContainsAny(out, "@, ") }},
 		{tmpl.NATSSubject, "orders.V.x", func(out string) bool { return counts(".", 2)(out) && !strings.ContainsAny(out, "*> \t") }},
-		{tmpl.AMQPName, "orders.V.x", func(out string) bool { return strings.Count(out, ".") == 2 && !strings.ContainsAny(out, "*#\r\n") }},
+		{tmpl.Levels(".*#"), "orders.V.x", func(out string) bool { return strings.Count(out, ".") == 2 && !strings.ContainsAny(out, "*#\r\n") }},
 		{tmpl.KafkaTopic, "orders.V", counts(".", 1)},
 		{tmpl.EventSource, "orders.V", counts(".", 1)},
 		{tmpl.RegistrySubject, "orders-V", func(out string) bool { return !strings.ContainsAny(out, `:/\`) }},
@@ -114,7 +115,7 @@ func FuzzPlaces(f *testing.F) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			parsed[source+p.text+string(rune('a'+p.kind))] = t
+			parsed[source+p.text+fmt.Sprint(p.kind)] = t
 		}
 	}
 	f.Fuzz(func(t *testing.T, value string) {
@@ -132,7 +133,7 @@ func FuzzPlaces(f *testing.F) {
 		_, _ = d.Payload()
 		for _, p := range all {
 			for key, template := range parsed {
-				if !strings.HasSuffix(key, p.text+string(rune('a'+p.kind))) {
+				if !strings.HasSuffix(key, p.text+fmt.Sprint(p.kind)) {
 					continue
 				}
 				var out string

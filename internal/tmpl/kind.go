@@ -49,8 +49,6 @@ const (
 	SlackChannel
 	// NATSSubject is a subject. A value is one of its tokens, or a part of one.
 	NATSSubject
-	// AMQPName is a routing key or an exchange. A value is one word, or a part of one.
-	AMQPName
 	// KafkaTopic is a topic. A value has no dot, by which topics are grouped.
 	KafkaTopic
 	// RegistrySubject is a subject of a schema registry.
@@ -61,12 +59,20 @@ const (
 	EventSource
 )
 
+// Levels is the kind of a name with levels, such as a topic, that a destination describes itself. It has the characters that a
+// value must not have: those that begin another level, and those that stand for several.
+type Levels string
+
+// Parse is [Kind.Parse] for such a name.
+func (l Levels) Parse(name, text string) (*Template, error) {
+	return Set{Kind: Checked, levels: l}.parseOne(name, text)
+}
+
+const oneLevel = "a value must be one level: fix the event, or write the levels into the template"
+
 // Parse parses a template. The name appears in every error: take the setting's path.
 func (k Kind) Parse(name, text string) (*Template, error) {
-	if k.rule().segments && strings.Contains(text, mark) {
-		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
-	}
-	return Set{Kind: k}.Parse(Part{Name: name, Path: name, Text: text})
+	return Set{Kind: k}.parseOne(name, text)
 }
 
 // rule is what a kind makes of printed values. The zero rule prints them as they are.
@@ -85,7 +91,6 @@ type rule struct {
 
 // rule returns the row of a kind. Each template of each destination has one of these kinds.
 func (k Kind) rule() rule {
-	const oneLevel = "a value must be one level: fix the event, or write the levels into the template"
 	switch k {
 	case JSON:
 		return rule{escape: func(v any) (string, error) { return inJSON(v, nil) }}
@@ -112,8 +117,6 @@ func (k Kind) rule() rule {
 
 	case NATSSubject:
 		return rule{refused: ".*>", blanks: true, cure: oneLevel}
-	case AMQPName:
-		return rule{refused: ".*#", cure: oneLevel}
 	case KafkaTopic, EventSource:
 		return rule{refused: ".", blanks: true, cure: oneLevel}
 	case RegistrySubject:

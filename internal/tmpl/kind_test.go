@@ -9,11 +9,16 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
+// parser is a Kind or Levels.
+type parser interface {
+	Parse(name, text string) (*tmpl.Template, error)
+}
+
 // TestKinds has a row for what each kind makes of a value: its text, or the beginning of its refusal behind "!".
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	const evil = "<!channel> & [x](https://evil.example) \"q\" \\u003c ../a, b.*\r\nX: 1\x00"
-	table := map[tmpl.Kind]map[string]string{
+	table := map[parser]map[string]string{
 		tmpl.Text: {evil: evil},
 		tmpl.Key:  {evil: evil},
 		// What reads these parses the whole.
@@ -43,14 +48,14 @@ func TestKinds(t *testing.T) {
 		tmpl.NATSSubject: {
 			"acme-1": "acme-1", "a.b.c": "!the value holds '.'", "*": "!the value holds '*'", ">": "!the value holds '>'", "a b": "!the value holds white space", "a\r\nPUB x": "!the value holds a line end",
 		},
-		tmpl.AMQPName:        {"acme 1": "acme 1", "a.b": "!the value holds '.'", "*": "!the value holds '*'", "#": "!the value holds '#'", "a\n": "!the value holds a line end"},
+		tmpl.Levels(".*#"):   {"acme 1": "acme 1", "a.b": "!the value holds '.'", "*": "!the value holds '*'", "#": "!the value holds '#'", "a\n": "!the value holds a line end"},
 		tmpl.KafkaTopic:      {"acme_1": "acme_1", "a.b": "!the value holds '.'", "a\n": "!the value holds a line end"},
 		tmpl.EventSource:     {"acme": "acme", "a.b": "!the value holds '.'"},
 		tmpl.RegistrySubject: {"com.acme.Order": "com.acme.Order", ":.other:x": "!the value holds ':'", "a/b": "!the value holds '/'", `a\b`: `!the value holds '\\'`},
 		tmpl.RedisKey:        {"a.b": "a.b", "a:b": "!the value holds ':'", "{a}": "!the value holds '{'", "a b": "!the value holds white space", "a\n": "!the value holds a line end"},
 	}
-	if len(table) != int(tmpl.EventSource)+1 { // the last one
-		t.Errorf("%d of %d kinds have a row", len(table), tmpl.EventSource+1)
+	if len(table) != int(tmpl.EventSource)+2 { // the last one, and Levels
+		t.Errorf("%d of %d kinds have a row", len(table), tmpl.EventSource+2)
 	}
 	for kind, rows := range table {
 		for value, want := range rows {
@@ -77,15 +82,15 @@ func TestKinds(t *testing.T) {
 				}
 				parsed, err := kind.Parse("subject", action)
 				if err != nil {
-					t.Fatalf("%d: %s: %v", kind, action, err)
+					t.Fatalf("%v: %s: %v", kind, action, err)
 				}
 				got, err := parsed.Render(d)
 				refusal, refused := strings.CutPrefix(want, "!")
 				switch {
 				case refused && (err == nil || !strings.Contains(err.Error(), refusal) || !strings.Contains(err.Error(), `template "subject"`)):
-					t.Errorf("kind %d, %s of %q: %q, %v; want the error %q", kind, action, value, got, err, refusal)
+					t.Errorf("kind %v, %s of %q: %q, %v; want the error %q", kind, action, value, got, err, refusal)
 				case !refused && (err != nil || got != want):
-					t.Errorf("kind %d, %s of %q: %q, %v; want %q", kind, action, value, got, err, want)
+					t.Errorf("kind %v, %s of %q: %q, %v; want %q", kind, action, value, got, err, want)
 				}
 			}
 		}
@@ -111,13 +116,13 @@ func TestLevelsOfTypes(t *testing.T) {
 		"{{ with .Event.AggregateType }}{{ . }}{{ end }}": "",
 		inner: "",
 	} {
-		for _, kind := range []tmpl.Kind{tmpl.NATSSubject, tmpl.AMQPName, tmpl.KafkaTopic, tmpl.EventSource} {
+		for _, kind := range []parser{tmpl.NATSSubject, tmpl.Levels(".*#"), tmpl.KafkaTopic, tmpl.EventSource} {
 			parsed, err := kind.Parse("subject", text)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if got, err := parsed.Render(d); got != want || (err == nil) != (want != "") {
-				t.Errorf("%d: %s: %q, %v, want %q", kind, text, got, err, want)
+				t.Errorf("%v: %s: %q, %v, want %q", kind, text, got, err, want)
 			}
 		}
 	}

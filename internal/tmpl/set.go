@@ -6,6 +6,7 @@ import (
 	htmltemplate "html/template"
 	"maps"
 	"slices"
+	"strings"
 	texttemplate "text/template"
 	"text/template/parse"
 	"time"
@@ -29,6 +30,27 @@ type Set struct {
 	Find func(name string) (Part, bool)
 	// Cure ends the error about a name that does not exist. {{ define }} in the same text is the default.
 	Cure string
+
+	levels Levels // "" for the rule of Kind
+}
+
+// rule returns what the set makes of printed values.
+func (s Set) rule() rule {
+	if s.levels != "" {
+		return rule{refused: string(s.levels), cure: oneLevel}
+	}
+	return s.Kind.rule()
+}
+
+// funcs returns the functions of the templates.
+func (s Set) funcs(now *current) map[string]any { return funcs(s.Kind, s.rule(), now) }
+
+// parseOne parses a template that calls no other part.
+func (s Set) parseOne(name, text string) (*Template, error) {
+	if s.rule().segments && strings.Contains(text, mark) {
+		return nil, fmt.Errorf("template %q holds a NUL: remove it", name)
+	}
+	return s.Parse(Part{Name: name, Path: name, Text: text})
 }
 
 // Parse parses the first part, which [Template.Render] executes, and all that it calls. A {{ define }} of a further part
@@ -88,7 +110,7 @@ func (p *setParser) fail(err error) {
 // add parses a part. Its own text gets the name of the part, unless a {{ define }} within has that name, and the rest is
 // empty.
 func (p *setParser) add(part Part, replaces bool) {
-	trees, err := treesOf(p.Kind, part)
+	trees, err := p.treesOf(part)
 	if err != nil {
 		p.fail(err)
 		return
@@ -122,8 +144,8 @@ func (p *setParser) find(name string) (Part, bool) {
 }
 
 // treesOf parses a part into the trees of its text and of each {{ define }}.
-func treesOf(k Kind, part Part) (map[string]*parse.Tree, error) {
-	t, err := texttemplate.New(part.Path).Funcs(funcs(k, new(current))).Parse(part.Text)
+func (s Set) treesOf(part Part) (map[string]*parse.Tree, error) {
+	t, err := texttemplate.New(part.Path).Funcs(s.funcs(new(current))).Parse(part.Text)
 	if err != nil {
 		return nil, parseError(part.Path, err)
 	}
@@ -145,7 +167,7 @@ func treesOf(k Kind, part Part) (map[string]*parse.Tree, error) {
 		trees[part.Name] = own
 	}
 
-	return trees, prepare(part, trees, k.rule().segments)
+	return trees, prepare(part, trees, s.rule().segments)
 }
 
 // addCalled adds the parts that a template calls, directly or not, and reports calls that lead nowhere.
@@ -191,7 +213,7 @@ func (s Set) Unknown(c Call) error {
 
 // Inspect parses a part alone. It returns the names that the part defines, and its calls.
 func (s Set) Inspect(part Part) (defined []string, called []Call, err error) {
-	trees, err := treesOf(s.Kind, part)
+	trees, err := s.treesOf(part)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -208,7 +230,7 @@ func (s Set) Inspect(part Part) (defined []string, called []Call, err error) {
 // text makes t executable.
 func (p *setParser) text(t *Template, name string) error {
 	now := new(current)
-	root := texttemplate.New(name).Option("missingkey=error").Funcs(funcs(p.Kind, now))
+	root := texttemplate.New(name).Option("missingkey=error").Funcs(p.funcs(now))
 	for _, called := range slices.Sorted(maps.Keys(p.trees)) {
 		if _, err := root.AddParseTree(called, p.trees[called]); err != nil {
 			return parseError(p.files[called], err)
@@ -222,7 +244,7 @@ func (p *setParser) text(t *Template, name string) error {
 			return nil, err
 		}
 		now := new(current)
-		return &instance{exec: one.Funcs(funcs(p.Kind, now)).Execute, now: now}, nil
+		return &instance{exec: one.Funcs(p.funcs(now)).Execute, now: now}, nil
 	}
 	return nil
 }
@@ -230,7 +252,7 @@ func (p *setParser) text(t *Template, name string) error {
 // html makes t executable, and checks the context of each value. html/template checks a context when a template first runs.
 // Afterwards it refuses to copy the template, so root never runs.
 func (p *setParser) html(t *Template, name string) error {
-	root := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs(p.Kind, new(current)))
+	root := htmltemplate.New(name).Option("missingkey=error").Funcs(p.funcs(new(current)))
 	for _, called := range slices.Sorted(maps.Keys(p.trees)) {
 		if _, err := root.AddParseTree(called, p.trees[called]); err != nil {
 			return parseError(p.files[called], err)
@@ -243,7 +265,7 @@ func (p *setParser) html(t *Template, name string) error {
 			return nil, err
 		}
 		now := new(current)
-		return &instance{exec: one.Funcs(funcs(p.Kind, now)).Execute, now: now}, nil
+		return &instance{exec: one.Funcs(p.funcs(now)).Execute, now: now}, nil
 	}
 
 	var err error

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,11 +20,15 @@ import (
 // written anew between its markers: the lines "<!-- settings: NAME -->" and "<!-- end of settings -->". NAME is
 // "top level", a key of the file such as "relay", "destinations.NAME" for the settings of every destination, or
 // "type: email". It returns an error if a table has no marker or two, a marker has no table or no end, or a setting has no
-// description.
+// description. A destination type without a table gets a section behind those of the others.
 func Reference(page []byte, registry Registry, descriptions Descriptions) ([]byte, error) {
 	all, err := tablesOf(registry, descriptions)
 	if err != nil {
 		return nil, fmt.Errorf("config: reference: %w", err)
+	}
+
+	for _, name := range registry.names() {
+		page = withSection(page, name)
 	}
 
 	var errs []error
@@ -62,6 +67,26 @@ const (
 	tablePrefix = "<!-- settings: "
 	tableEnd    = "<!-- end of settings -->"
 )
+
+// headingRegexp matches a heading.
+var headingRegexp = regexp.MustCompile(`\n##+ `)
+
+// withSection returns a page that has a section of a destination type.
+func withSection(page []byte, kind string) []byte {
+	start := []byte(tableStart("type: " + kind))
+	last := bytes.LastIndex(page, []byte("\n"+tablePrefix+"type: "))
+	if bytes.Contains(page, start) || last < 0 {
+		return page
+	}
+
+	end := len(page)
+	if next := headingRegexp.FindIndex(page[last:]); next != nil {
+		end = last + next[0] + 1
+	}
+	section := fmt.Appendf(nil, "### type: %s\n\n[destinations/%[1]s.md](destinations/%[1]s.md) explains what \"delivered\" means, duplicates, "+
+		"order, and the handling of each error.\n\n%s\n%s\n\n", kind, start, tableEnd)
+	return slices.Concat(page[:end], section, page[end:])
+}
 
 func tableStart(name string) string { return tablePrefix + name + " -->" }
 

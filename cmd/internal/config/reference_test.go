@@ -162,6 +162,30 @@ func withTests(t *testing.T) config.Descriptions {
 	return all
 }
 
+// TestReferenceOfNewType: a type without a section gets one behind those of the others.
+func TestReferenceOfNewType(t *testing.T) {
+	t.Parallel()
+	registry := describedRegistry()
+	registry["pigeon"] = registry["sample"]
+	got, err := config.Reference([]byte(strings.ReplaceAll(page(), "\n## ", "\n### ")), registry, withTests(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, rest, _ := strings.Cut(string(got), "\n### type: sample\n")
+	_, section, found := strings.Cut(rest, "\n### type: pigeon\n\n[destinations/pigeon.md](destinations/pigeon.md) explains ")
+	section, _, follows := strings.Cut(section, "\n### routes\n")
+	hasTable := strings.Contains(section, "<!-- settings: type: pigeon -->\n\n| Key |")
+	if !found || !follows || !hasTable {
+		t.Errorf("the page is\n%s", got)
+	}
+
+	again, err := config.Reference(got, registry, withTests(t))
+	if err != nil || string(again) != string(got) {
+		t.Errorf("a second time it is\n%s\n%v", again, err)
+	}
+}
+
 func TestReferenceRefuses(t *testing.T) {
 	t.Parallel()
 	table := func(name string) string {

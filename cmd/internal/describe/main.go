@@ -1,5 +1,6 @@
 // Command describe collects the descriptions of all settings into a JSON file, from which "notifyd config schema" and
-// docs/configuration.md have them. "go generate ./cmd/notifyd" runs it:
+// docs/configuration.md have them, and the summaries of the destinations' pages into the table of docs/destinations.md.
+// "go generate ./cmd/notifyd" runs it:
 //
 //	describe ROOT FILE
 //
@@ -18,6 +19,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -45,7 +47,15 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(args[1], text, 0o644) //nolint:gosec // a file of the repository
+	if err := os.WriteFile(args[1], text, 0o644); err != nil { //nolint:gosec // a file of the repository
+		return err
+	}
+
+	page, err := overview(os.DirFS(args[0]))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(args[0], overviewPage), page, 0o644) //nolint:gosec // the same
 }
 
 // encode returns the content of the file.

@@ -8,17 +8,13 @@ import (
 
 	"github.com/notifyd/notifyd/cmd/internal/config"
 	"github.com/notifyd/notifyd/handlers/email"
-	"github.com/notifyd/notifyd/handlers/kafka"
-	"github.com/notifyd/notifyd/handlers/nats"
-	"github.com/notifyd/notifyd/handlers/postgres"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/redis"
-	"github.com/notifyd/notifyd/handlers/webhook"
 )
 
 // traced is implemented by settings of destinations outside of the process.
 type traced interface {
-	handlerConfig() any
+	servers() []string
 	messagingSystem() string
 }
 
@@ -39,42 +35,33 @@ func Server(s config.Settings) (host string, port int) {
 	if !ok {
 		return "", 0
 	}
-	return serverOf(d.handlerConfig())
+	return onlyServer(d.servers())
 }
 
-// serverOf is [Server] for the Config of a handler.
-func serverOf(handlerConfig any) (host string, port int) {
-	switch c := handlerConfig.(type) {
-	case kafka.Config:
-		return onlyServer(c.Brokers)
-	case nats.Config:
-		return onlyServer(c.Servers)
-	case redis.Config:
-		if c.SentinelMaster != "" {
-			return "", 0
-		}
-
-		if !c.URL.IsZero() {
-			return onlyServer([]string{c.URL.Reveal()})
-		}
-		return onlyServer(c.Addresses)
-	case rabbitmq.Config:
-		if !c.URL.IsZero() {
-			return onlyServer([]string{c.URL.Reveal()})
-		}
-
-		c = c.WithDefaults()
-		return c.Host, c.Port
-	case email.Config:
-		c = c.WithDefaults()
-		return c.Host, c.Port
-	case postgres.Config:
-		return onlyServer([]string{c.URL.Reveal()})
-	case webhook.Config:
-		return onlyServer([]string{c.URL})
+// redisServers returns the servers of a Redis. Sentinels name the server themselves.
+func redisServers(c redis.Config) []string {
+	switch {
+	case c.SentinelMaster != "":
+		return nil
+	case !c.URL.IsZero():
+		return []string{c.URL.Reveal()}
 	default:
-		return "", 0
+		return c.Addresses
 	}
+}
+
+func rabbitmqServers(c rabbitmq.Config) []string {
+	if !c.URL.IsZero() {
+		return []string{c.URL.Reveal()}
+	}
+
+	c = c.WithDefaults()
+	return []string{net.JoinHostPort(c.Host, strconv.Itoa(c.Port))}
+}
+
+func emailServers(c email.Config) []string {
+	c = c.WithDefaults()
+	return []string{net.JoinHostPort(c.Host, strconv.Itoa(c.Port))}
 }
 
 // onlyServer returns the host and the port of the only address, which is a URL, a host, or a host and a port.

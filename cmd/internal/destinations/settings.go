@@ -18,27 +18,28 @@ type Settings[C, L any] struct {
 	Config C `yaml:",inline"`
 	Lane   L `yaml:",inline"`
 
-	traits traits
+	traits traits[C]
 	create func(C, ...handlers.Option) (delivery.Handler, error)
 }
 
 // traits are what distinguishes a type, apart from its settings.
-type traits struct {
-	baseDir string        // the files of a Config are relative to it
-	lane    delivery.Lane // the defaults of L
-	within  string        // names the settings that Within of the Config is made of
-	system  string        // the messaging.system of spans, "" if the semantic conventions have none
+type traits[C any] struct {
+	baseDir string           // the files of a Config are relative to it
+	lane    delivery.Lane    // the defaults of L
+	within  string           // names the settings that Within of the Config is made of
+	system  string           // the messaging.system of spans, "" if the semantic conventions have none
+	servers func(C) []string // the addresses of a Config, nil for services of a cloud
 }
 
 // typeOf returns a type whose handlers create makes. The fields of the lane have their defaults from t.
-func typeOf[C, L any, H delivery.Handler](create func(C, ...handlers.Option) (H, error), t traits, lane L) config.Type {
+func typeOf[C, L any, H delivery.Handler](create func(C, ...handlers.Option) (H, error), t traits[C], lane L) config.Type {
 	return func() config.Settings {
 		s := newSettings(create, t, lane)
 		return &s
 	}
 }
 
-func newSettings[C, L any, H delivery.Handler](create func(C, ...handlers.Option) (H, error), t traits, lane L) Settings[C, L] {
+func newSettings[C, L any, H delivery.Handler](create func(C, ...handlers.Option) (H, error), t traits[C], lane L) Settings[C, L] {
 	for f, value := range reflect.ValueOf(&lane).Elem().Fields() {
 		value.Set(reflect.ValueOf(t.lane).FieldByName(f.Name))
 	}
@@ -96,6 +97,11 @@ func (s *Settings[C, L]) open(options ...handlers.Option) (delivery.Handler, err
 	return s.create(s.Config, append(options, handlers.WithBaseDir(s.traits.baseDir))...)
 }
 
-func (s *Settings[C, L]) handlerConfig() any { return s.Config }
+func (s *Settings[C, L]) servers() []string {
+	if s.traits.servers == nil {
+		return nil
+	}
+	return s.traits.servers(s.Config)
+}
 
 func (s *Settings[C, L]) messagingSystem() string { return s.traits.system }

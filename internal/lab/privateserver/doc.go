@@ -1,7 +1,7 @@
 // Package privateserver runs throw-away servers on ports of 127.0.0.1, each with a separate directory, for tests and the
 // bench. A server can be killed, frozen, and started again with the same ports and data.
 //
-// A [Program] describes one kind of server. This package describes Redis, NATS and PgBouncer. PostgreSQL, Kafka and
+// A [Program] describes one kind of server. This package describes those that Debian has, such as Redis and PgBouncer. PostgreSQL, Kafka and
 // RabbitMQ need more than a port and a directory, and have packages below this one. Nothing here installs a server:
 // package pginstall installs PostgreSQL, and scripts/setup the others.
 //

@@ -28,7 +28,7 @@ func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *privateserve
 		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")
 	}
 
-	server = ownPlain(tb, "pgbouncer", privateserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode))
+	server = OwnServer(tb, "pgbouncer", privateserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode))
 	u.Host = server.Addr()
 	return server, u.String()
 }

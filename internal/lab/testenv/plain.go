@@ -64,24 +64,26 @@ func NATS(tb testing.TB) Place {
 // are further options for its command line. The end of the test stops it.
 func OwnRedis(tb testing.TB, args ...string) *privateserver.Server {
 	tb.Helper()
-	return ownPlain(tb, "redis", privateserver.Redis(args...))
+	return OwnServer(tb, "redis", privateserver.Redis(args...))
 }
 
 // OwnSentinel is [OwnRedis] for a Sentinel that watches the server at master,
 // under the name "mymaster".
 func OwnSentinel(tb testing.TB, master string) *privateserver.Server {
 	tb.Helper()
-	return ownPlain(tb, "redis", privateserver.Sentinel(master))
+	return OwnServer(tb, "redis", privateserver.Sentinel(master))
 }
 
 // OwnNATS starts a NATS server for this test alone, which may kill or freeze it.
 // conf is the text of its configuration. The end of the test stops it.
 func OwnNATS(tb testing.TB, conf string) *privateserver.Server {
 	tb.Helper()
-	return ownPlain(tb, "nats", privateserver.NATS(conf))
+	return OwnServer(tb, "nats", privateserver.NATS(conf))
 }
 
-func ownPlain(tb testing.TB, name string, program privateserver.Program) *privateserver.Server {
+// OwnServer starts a server for this test alone, which may kill or freeze it. The tests that need the program are skipped
+// without it, or fail if NOTIFYD_TEST_REQUIRE has name. The end of the test stops the server.
+func OwnServer(tb testing.TB, name string, program privateserver.Program) *privateserver.Server {
 	tb.Helper()
 	server, err := privateserver.Start(tb.Context(), program)
 	orSkip(tb, name, err)
