@@ -1,13 +1,17 @@
 package scripts
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
+
+var updateModules = flag.Bool("update-modules", false, "write the number of modules into SECURITY.md")
 
 // A reader who opens the repository sees no more than these.
 const (
@@ -59,12 +63,17 @@ func TestNumberOfModules(t *testing.T) {
 		slices.Sort(all)
 		return len(slices.Compact(all))
 	}
-	const most = 100 // of the program, so that a new destination need not change the page
-	if n := linked("./cmd/notifyd"); n > most {
-		t.Errorf("the program links %d modules, SECURITY.md says at most %d", n, most)
+	want := fmt.Sprintf("links %d of them with what these need, package `outbox` %d, and the program %d,", linked("."), linked("./outbox"), linked("./cmd/notifyd"))
+	if strings.Contains(string(page), want) {
+		return
 	}
-	want := fmt.Sprintf("links %d of them with what these need, package `outbox` %d, and the program at most %d,", linked("."), linked("./outbox"), most)
-	if !strings.Contains(string(page), want) {
-		t.Errorf("SECURITY.md does not say: %s", want)
+	if !*updateModules {
+		t.Fatalf("SECURITY.md does not say: %s run go generate ./cmd/notifyd", want)
+	}
+
+	said := regexp.MustCompile("links \\d+ of them with what these need, package `outbox` \\d+, and the program [^,]*,")
+	changed := said.ReplaceAllLiteral(page, []byte(want))
+	if err := os.WriteFile("../SECURITY.md", changed, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 //go:generate sh -c "go run . config schema > ../../docs/notifyd.schema.json"
 //go:generate go run . config reference ../../docs/configuration.md
 //go:generate go test . -run ^TestChartChecksConfig$ -update
+//go:generate go test ../../scripts -run ^TestNumberOfModules$ -update-modules
 
 func main() {
 	cli.TuneGC()

@@ -34,7 +34,7 @@ type Set struct {
 	levels Levels // "" for the rule of Kind
 }
 
-// rule returns what the set makes of printed values.
+// rule returns the rule for printed values.
 func (s Set) rule() rule {
 	if s.levels != "" {
 		return rule{refused: string(s.levels), cure: oneLevel}
