@@ -58,11 +58,6 @@ func checked(t *testing.T, page, config string) {
 	path := file(t, completed(config))
 	secretFiles(t, path, config)
 	mailFiles(t, filepath.Dir(path), config)
-	if strings.Contains(config, "templates: ./mail") {
-		if err := os.CopyFS(filepath.Join(filepath.Dir(path), "mail"), os.DirFS(root+"examples/mail/mail")); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
 		t.Errorf("%s: %s\n%s", page, r.stderr, config)
 	}
@@ -78,9 +73,15 @@ func secretFiles(t *testing.T, path, config string) {
 	}
 }
 
-// mailFiles writes the files that a configuration attaches to mails, and the keys that it signs with.
+// mailFiles writes the files that a configuration attaches to mails, the keys that it signs with, and the templates of the example.
 func mailFiles(t *testing.T, dir, config string) {
 	t.Helper()
+	if _, err := os.Stat(filepath.Join(dir, "mail")); err != nil && strings.Contains(config, "templates: ./mail") {
+		if err := os.CopyFS(filepath.Join(dir, "mail"), os.DirFS(root+"examples/mail/mail")); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	for _, m := range regexp.MustCompile(`\b(key_file|file): ([\w/.-]+)`).FindAllStringSubmatch(config, -1) {
 		if filepath.IsAbs(m[2]) {
 			continue

@@ -187,6 +187,7 @@ func TestPagesRoundTrip(t *testing.T) {
 			r.env = variablesOf(st.text)
 			whole := completed(st.text)
 			secretFiles(t, filepath.Join(r.dir, "notifyd.yaml"), whole)
+			mailFiles(t, r.dir, whole)
 			text := r.goes(whole)
 			if slices.Contains(strings.Fields(text), "${redacted}") {
 				t.Errorf("%s, %q: no input:\n%s", page, st.heading, text)

@@ -213,12 +213,12 @@ func (h *Handler) enter(ctx context.Context, parts []*part) (leave func(), err e
 // readAttachments reads the files.
 func (t *templates) readAttachments(c Config, baseDir string) error {
 	if c.files() != nil {
-		return nil //nolint:nilerr // Validate reports it
+		return nil // Validate reports it
 	}
 
 	from, done, err := c.openFolder(baseDir)
 	if err != nil {
-		return nil //nolint:nilerr // readFiles reports it
+		return nil // readFiles reports it
 	}
 	defer done()
 

@@ -83,6 +83,29 @@ func TestAttachments(t *testing.T) {
 	}
 }
 
+// TestAttachmentsOfFolder: with a folder of templates, files are those of the folder, and of no other place.
+func TestAttachmentsOfFolder(t *testing.T) {
+	t.Parallel()
+	sink := testenv.Mail(t, smtpsink.Options{})
+	cfg := placed(sink, shop())
+	cfg.Attachments = []Attachment{{File: "logo.png", ContentID: "logo"}}
+	_, p := deliverOne(t, deliverytest.Open(t, New, cfg), sink, event(fmt.Sprintf(buyer, "")))
+	if len(p.Files) != 1 || string(p.Files[0].Data) != "\x89PNG {{" || p.Files[0].ContentID != "logo" {
+		t.Errorf("files %+v", p.Files)
+	}
+
+	dir := t.TempDir()
+	writeFile(t, dir, "secret.pem", []byte("secret"))
+	writeFile(t, dir, "mail/placed.txt", []byte("t"))
+	cfg = config(sink)
+	cfg.Templates, cfg.Text = "mail", "placed.txt"
+	for _, name := range []string{"none.png", "../secret.pem", dir + "/secret.pem"} {
+		cfg.Attachments = []Attachment{{File: name}}
+		_, err := New(cfg, handlers.WithBaseDir(dir))
+		deliverytest.WantText(t, err, "attachments.0.file: cannot be read in templates")
+	}
+}
+
 // TestBadAttachments: what an event has not, or has wrong, is the event's fault.
 func TestBadAttachments(t *testing.T) {
 	t.Parallel()
