@@ -35,7 +35,7 @@ func TestPageConfigsRun(t *testing.T) {
 				config += "database: {url: '${env:DATABASE_URL}'}\n"
 			}
 			path := file(t, config)
-			secretFiles(t, path, config)
+			besideConfig(t, path, config)
 			dir := filepath.Join(filepath.Dir(path), "tls")
 			for name, text := range map[string]string{"tls.crt": cert, "tls.key": key} {
 				if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {

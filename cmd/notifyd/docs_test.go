@@ -56,30 +56,19 @@ func checked(t *testing.T, page, config string) {
 		config = strings.ReplaceAll(config, bundle, file(t, cert))
 	}
 	path := file(t, completed(config))
-	secretFiles(t, path, config)
-	mailFiles(t, filepath.Dir(path), config)
+	besideConfig(t, path, config)
 	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
 		t.Errorf("%s: %s\n%s", page, r.stderr, config)
 	}
 }
 
-// secretFiles writes the files beside a configuration that it takes secrets from.
-func secretFiles(t *testing.T, path, config string) {
+// besideConfig writes the files beside a configuration that it names: secrets, what mails attach and are signed with, and the
+// templates of the example.
+func besideConfig(t *testing.T, path, config string) {
 	t.Helper()
+	dir := filepath.Dir(path)
 	for _, m := range regexp.MustCompile(`\$\{file:([\w-]+)\}`).FindAllStringSubmatch(config, -1) {
-		if err := os.WriteFile(filepath.Join(filepath.Dir(path), m[1]), []byte("https://hooks.example.com/services/T000/B000/XXXX"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// mailFiles writes the files that a configuration attaches to mails, the keys that it signs with, and the templates of the example.
-func mailFiles(t *testing.T, dir, config string) {
-	t.Helper()
-	if _, err := os.Stat(filepath.Join(dir, "mail")); err != nil && strings.Contains(config, "templates: ./mail") {
-		if err := os.CopyFS(filepath.Join(dir, "mail"), os.DirFS(root+"examples/mail/mail")); err != nil {
-			t.Fatal(err)
-		}
+		testenv.WriteFile(t, filepath.Join(dir, m[1]), "https://hooks.example.com/services/T000/B000/XXXX")
 	}
 
 	for _, m := range regexp.MustCompile(`\b(key_file|file): ([\w/.-]+)`).FindAllStringSubmatch(config, -1) {
@@ -91,6 +80,14 @@ func mailFiles(t *testing.T, dir, config string) {
 			_, text = selfSigned(t)
 		}
 		testenv.WriteFile(t, filepath.Join(dir, m[2]), text)
+	}
+
+	_, err := os.Stat(filepath.Join(dir, "mail", "base.html"))
+	if err == nil || !strings.Contains(config, "templates: ./mail") {
+		return
+	}
+	if err := os.CopyFS(filepath.Join(dir, "mail"), os.DirFS(root+"examples/mail/mail")); err != nil {
+		t.Fatal(err)
 	}
 }
 

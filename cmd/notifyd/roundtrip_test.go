@@ -186,8 +186,7 @@ func TestPagesRoundTrip(t *testing.T) {
 			r := newRoundTrip(t)
 			r.env = variablesOf(st.text)
 			whole := completed(st.text)
-			secretFiles(t, filepath.Join(r.dir, "notifyd.yaml"), whole)
-			mailFiles(t, r.dir, whole)
+			besideConfig(t, filepath.Join(r.dir, "notifyd.yaml"), whole)
 			text := r.goes(whole)
 			if slices.Contains(strings.Fields(text), "${redacted}") {
 				t.Errorf("%s, %q: no input:\n%s", page, st.heading, text)
