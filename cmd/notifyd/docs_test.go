@@ -68,7 +68,7 @@ func besideConfig(t *testing.T, path, config string) {
 	t.Helper()
 	dir := filepath.Dir(path)
 	for _, m := range regexp.MustCompile(`\$\{file:([\w-]+)\}`).FindAllStringSubmatch(config, -1) {
-		testenv.WriteFile(t, filepath.Join(dir, m[1]), "https://hooks.example.com/services/T000/B000/XXXX")
+		testenv.WriteFile(t, filepath.Join(dir, m[1]), "https://hooks.example.com/services/T000/B000/token")
 	}
 
 	for _, m := range regexp.MustCompile(`\b(key_file|file): ([\w/.-]+)`).FindAllStringSubmatch(config, -1) {

@@ -379,11 +379,13 @@ func (p *producer) produce(ctx context.Context, messages []message) error {
 		p.records = make([]kgo.Record, len(messages))
 		p.headers = make([]kgo.RecordHeader, len(messages))
 	}
+
 	var (
 		waiting sync.WaitGroup
 		mu      sync.Mutex
 		failed  error
 	)
+
 	waiting.Add(len(messages))
 	for i := range messages {
 		m := &messages[i]
@@ -396,9 +398,11 @@ func (p *producer) produce(ctx context.Context, messages []message) error {
 			waiting.Done()
 		})
 	}
+
 	if err := p.client.Flush(ctx); err != nil {
 		return err // the promises may still run: the caller must close the producer
 	}
+
 	waiting.Wait()
 	return failed
 }

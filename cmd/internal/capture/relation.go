@@ -94,8 +94,8 @@ func find(ctx context.Context, db outboxsql.DB, name string) (*relation, error) 
 	return r, nil
 }
 
-// resolve returns the oid of a table, or nil if there is no such table. It searches with the search_path of the role, which a
-// command replaces for its session: see session.SetDirect.
+// resolve returns the oid of a table, nil for an unknown one. It searches with the role's own search_path, because
+// session.SetDirect has replaced that of the session.
 func resolve(ctx context.Context, db outboxsql.DB, name string) (oid *uint32, err error) {
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL search_path TO DEFAULT`); err != nil {

@@ -1,5 +1,5 @@
-// Package daemon runs the relays of a configuration file. It also runs the admin server, alerts and traces, handles
-// reloads, and reports to the service manager. The notifyd command calls [Run].
+// Package daemon runs the relays of a configuration file, with the admin server, alerts and traces. It reloads the file, and
+// tells the service manager how it is doing. The notifyd command calls [Run].
 //
 // A supervisor has a member for each outbox; the only outbox of a file is a member without a name. A member runs a
 // generation: a relay with its handlers, its pool and its alerter, built from one reading of the file. If a relay ends

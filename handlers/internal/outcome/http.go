@@ -68,6 +68,7 @@ func statuses() Table[int] {
 		},
 		{Codes: []int{http.StatusProxyAuthRequired}, Class: Unauthorized, Cure: "check user and password in proxy_url"},
 		{Codes: []int{http.StatusTooManyRequests}, Class: Throttled},
+
 		{ // our URL, our method
 			Codes: []int{http.StatusNotFound, http.StatusMethodNotAllowed},
 			Class: Unavailable, Own: Unclear,
@@ -76,6 +77,7 @@ func statuses() Table[int] {
 			Codes: []int{http.StatusPaymentRequired},
 			Class: Unavailable, Own: Unclear, Cure: "look at the account at the receiver: it wants payment",
 		},
+
 		{ // the receiver has read the event, and will not take it
 			Codes: []int{http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity},
 			Class: Permanent,
@@ -85,6 +87,7 @@ func statuses() Table[int] {
 			Class: Retry,
 		},
 		{Codes: []int{http.StatusRequestTimeout}, Class: UnclearRetry},
+
 		{
 			Codes: []int{
 				http.StatusNotImplemented, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
