@@ -102,12 +102,13 @@ func TestDefaultLanguage(t *testing.T) {
 	}
 	s := testenv.Mail(t, smtpsink.Options{})
 	cfg := config(s)
-	cfg.TemplatesFS, cfg.DefaultLanguage, cfg.Language = folder, "de-AT", localeOf
+	cfg.TemplatesFS, cfg.Language = folder, localeOf
 	for file, want := range map[string]map[string]string{
 		"a.txt": {"de-AT": "ohne 21. Jänner 2026", "en": "ohne 21. Jänner 2026", "de": "ohne 21. Jänner 2026", "fr": "français 21 janvier 2026"},
 		"b.txt": {"de-AT": "deutsch 21. Jänner 2026", "de": "deutsch 21. Januar 2026"},
 	} {
 		cfg.Text = file
+		cfg.DefaultLanguage = "de-AT"
 		if file == "b.txt" {
 			cfg.DefaultLanguage = "de"
 		}
